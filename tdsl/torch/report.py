@@ -53,6 +53,11 @@ def report_of(module: torch.fx.GraphModule) -> GraphReport:
     return _reports[-1]
 
 
+def reports() -> tuple[GraphReport, ...]:
+    """The reports of the graphs that were compiled in this process, in order."""
+    return tuple(_reports)
+
+
 def report() -> Listing:
     """The graphs that the backend "tdsl" has compiled in this process, and what torch computes of them."""
     return Listing("\n".join(line for r in _reports for line in r.lines()) or "no graph was compiled")
