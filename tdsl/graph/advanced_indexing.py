@@ -134,7 +134,7 @@ def _gather(x: Symbol, arrays: dict[int, Any], first: int, mode: str) -> Symbol:
             inputs[tensor] = at
             n = cast(broadcast_read(tensor, at.shape, index_shape, gathered_index), i64)
             in_bounds = axis in checked and not isinstance(at, Symbol)
-            base_index.append(_bounded_index(n, axis, extent, "clip" if in_bounds else mode))
+            base_index.append(bounded_index(n, axis, extent, "clip" if in_bounds else mode))
     out[index] = a[tuple(base_index)]
     return record_call(x.trace, out, {a: x, **inputs})
 
@@ -166,7 +166,7 @@ def _out_of_bounds(message: str) -> IndexBoundError:
     )
 
 
-def _bounded_index(n: Any, axis: int, extent: int, mode: str) -> Any:
+def bounded_index(n: Any, axis: int, extent: int, mode: str = "raise") -> Any:
     """An index within the axis: wrapped, clipped, or checked in the kernel with `require`, by the mode."""
     match mode:
         case "wrap":

@@ -5,7 +5,9 @@ operators   an operator as a torch operator with its gradient     operators.py
 calls       calls past the dispatcher and below it                calls.py
 shapes      the shapes of results, of known or symbolic extents   shapes.py
 backend     torch.compile(backend="tdsl")                         backend.py, planned_part.py
-bodies      torch's operators on the symbols of a graph           supported.py, elements.py, arrays.py
+graphs      torch's graphs, rewritten before they are divided     fold_constants.py, strided_views.py
+bodies      torch's operators on the symbols of a graph           supported.py: elements.py, arrays.py,
+                                                                  indexing.py, windows.py
 report      what was compiled, and what was left to torch         report.py
 """
 

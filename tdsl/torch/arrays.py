@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from tdsl.compile import compile
-from tdsl.graph.arguments import trace_of
-from tdsl.graph.convolution import convolution
 from tdsl.graph.elementwise import index_variables
 from tdsl.lang import functions, reduction
 from tdsl.lang.casts import cast
-from tdsl.lang.tensor import Func, Tensor
+from tdsl.lang.tensor import Func
 from tdsl.lang.types import f32, f64, from_numpy
 from tdsl.lang.value import vars
-from tdsl.torch.elements import arithmetic, cast_to
+from tdsl.torch.elements import arithmetic, cast_to, record_funcs, tensor_of
+from tdsl.torch.indexing import along, with_axis
 
 aten = torch.ops.aten
 DT = np.dtype[Any]
@@ -44,15 +42,17 @@ def _expand(_: DT, x: Any, shape: Sequence[int], *, implicit: bool = False) -> A
 
 
 def _slice(_: DT, x: Any, axis: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
-    index: list[Any] = [slice(None)] * x.ndim
-    index[axis] = slice(start, end, step)
-    return x[tuple(index)]
+    return along(x, axis, slice(start, end, step))
 
 
-def _select(_: DT, x: Any, axis: int, position: int) -> Any:
-    index: list[Any] = [slice(None)] * x.ndim
-    index[axis] = position
-    return x[tuple(index)]
+def _as_strided(_: DT, x: Any, shape: Sequence[int], strides: Sequence[int], offset: Any = None) -> Any:
+    """A view of an array of one dimension: `strided_views.py` gives the elements in the order of memory."""
+
+    def view(array: Any) -> Any:
+        step = array.strides[0]
+        return np.lib.stride_tricks.as_strided(array[offset or 0 :], shape, [n * step for n in strides])
+
+    return x.apply_view(view)
 
 
 def _split(_: DT, x: Any, sizes: Sequence[int], axis: int = 0) -> Any:
@@ -63,6 +63,32 @@ def _axes(x: Any, axes: Any) -> Any:
     """NumPy's axes for torch's: all of them for none."""
     listed = [axes] if isinstance(axes, int) else axes
     return tuple(n % x.ndim for n in listed) if listed else None
+
+
+def _positions(function: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(_: DT, x: Any, axis: int | None = None, keepdim: bool = False) -> Any:
+        if axis is None:
+            return function(x.reshape(-1)).reshape([1] * x.ndim if keepdim else ())
+        return function(x, axis=axis, keepdims=keepdim)
+
+    return with_axis(apply)
+
+
+def _extremum(function: Callable[..., Any], position: Callable[..., Any]) -> Callable[..., Any]:
+    """The extrema along an axis, and their positions."""
+
+    def apply(_: DT, x: Any, axis: int, keepdim: bool = False) -> Any:
+        return function(x, axis=axis, keepdims=keepdim), position(x, axis=axis, keepdims=keepdim)
+
+    return with_axis(apply)
+
+
+def _product(dtype: DT, x: Any, /, axes: Any = None, keepdim: bool = False, **_: Any) -> Any:
+    return np.prod(cast_to(dtype, x), axis=_axes(x, axes), keepdims=keepdim)
+
+
+def _cumulative(function: Callable[..., Any]) -> Callable[..., Any]:
+    return with_axis(lambda dtype, x, axis, **_: function(cast_to(dtype, x), axis=axis) if x.size else x)
 
 
 def _sum(dtype: DT, x: Any, /, axes: Any = None, keepdim: bool = False, **_: Any) -> Any:
@@ -88,31 +114,23 @@ def _addmm(dtype: DT, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) 
     return arithmetic(lambda x, y: x * beta + y * alpha)(dtype, c, _matmul(dtype, a, b))
 
 
-def _record(outputs: Any, inputs: dict[Tensor, Any]) -> Any:
-    """Records a call of the operator of some funcs; its results are symbols."""
-    trace = trace_of(*inputs.values())
-    return trace.call(compile(outputs), (), {t.name: x for t, x in inputs.items()})
-
-
-def _tensor(name: str, x: Any) -> Tensor:
-    return Tensor(name, x.shape, from_numpy(x.dtype))
-
-
 def _softmax(dtype: DT, x: Any, axis: int, half_to_float: bool = False) -> Any:
     x = cast_to(dtype, x)
-    a, e, y = _tensor("a", x), Func("e"), Func("softmax")
+    if not x.size:
+        return x
+    a, e, y = tensor_of("a", x), Func("e"), Func("softmax")
     index, k = index_variables(x.ndim), vars("k")
     row = tuple(k if n == axis % x.ndim else i for n, i in enumerate(index))
     e[index] = functions.exp(a[index] - reduction.max(a[row], axis=k))
     y[index] = e[index] / reduction.sum(e[row], axis=k)
-    return _record(y, {a: x})
+    return record_funcs(y, {a: x})
 
 
 def _layer_norm(dtype: DT, x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> Any:
     """The normalised rows, their means, and the inverses of their standard deviations."""
     outer, size = x.shape[: x.ndim - len(shape)], math.prod(shape)
     rows = x.reshape((*outer, size))
-    inputs = {_tensor("a", rows): rows}
+    inputs = {tensor_of("a", rows): rows}
     (a,) = inputs
     *index, i = index_variables(rows.ndim)
     k, wide = vars("k"), f64 if rows.dtype == np.float64 else f32
@@ -125,11 +143,11 @@ def _layer_norm(dtype: DT, x: Any, shape: Sequence[int], weight: Any, bias: Any,
     for name, factor in (("w", weight), ("b", bias)):
         if factor is not None:
             flat = factor.reshape(size)
-            t = _tensor(name, flat)
+            t = tensor_of(name, flat)
             inputs[t] = flat
             value = value * t[i] if name == "w" else value + t[i]
     y[(*index, i)] = cast(value, from_numpy(dtype))
-    results = _record((y, mean, inverse), inputs)
+    results = record_funcs((y, mean, inverse), inputs)
     kept = (*outer, *(1 for _ in shape))
     return results[0].reshape(x.shape), results[1].reshape(kept), results[2].reshape(kept)
 
@@ -139,7 +157,7 @@ def _attention(
     attn_mask: Any = None, scale: float | None = None,
 ) -> Any:  # fmt: skip
     """The weighted values, as the first of the operator's results."""
-    inputs = {_tensor(name, x): x for name, x in (("q", q), ("key", key), ("value", value))}
+    inputs = {tensor_of(name, x): x for name, x in (("q", q), ("key", key), ("value", value))}
     tq, tk, tv = inputs
     *outer, i, d = index_variables(q.ndim)
     j, m, n = vars("j m n")
@@ -150,7 +168,7 @@ def _attention(
         score = functions.where(j <= i, score, -math.inf)
     if attn_mask is not None:
         mask = np.broadcast_to(attn_mask, (*q.shape[:-1], key.shape[-2]))
-        t = _tensor("mask", mask)
+        t = tensor_of("mask", mask)
         inputs[t] = mask
         at = t[(*outer, i, j)]
         score = functions.where(at, score, -math.inf) if mask.dtype == bool else score + at
@@ -158,7 +176,7 @@ def _attention(
     e[(*outer, i, j)] = functions.exp(s[(*outer, i, j)] - reduction.max(s[(*outer, i, m)], axis=m))
     total = reduction.sum(e[(*outer, i, m)], axis=m)
     y[(*outer, i, d)] = reduction.sum(e[(*outer, i, n)] * tv[(*outer, n, d)], axis=n) / total
-    return (_record(y, inputs),)
+    return (record_funcs(y, inputs),)
 
 
 def _batch_norm(
@@ -171,20 +189,6 @@ def _batch_norm(
     centred = x - mean.reshape(shape)
     result = centred * scale.reshape(shape)
     return (cast_to(dtype, result if bias is None else result + bias.reshape(shape)),)
-
-
-def _convolution(
-    dtype: DT, x: Any, weight: Any, bias: Any, stride: Sequence[int], padding: Sequence[int],
-    dilation: Sequence[int], _transposed: bool, _output_padding: Sequence[int], groups: int,
-) -> Any:  # fmt: skip
-    """A convolution of any number of axes; `groups` divide the channels."""
-    return convolution(
-        x, weight, bias, strides=stride, before=padding, after=padding, dilations=dilation, groups=groups
-    )
-
-
-def _embedding(dtype: DT, weight: Any, indices: Any, *_: Any, **__: Any) -> Any:
-    return np.take(weight, indices, axis=0)
 
 
 def _cat(dtype: DT, parts: Sequence[Any], axis: int = 0) -> Any:
@@ -209,7 +213,8 @@ ARRAYS: dict[Any, Callable[..., Any]] = {
     aten.squeeze.dims: _squeeze,
     aten.expand.default: _expand,
     aten.slice.Tensor: _slice,
-    aten.select.int: _select,
+    aten.select.int: lambda _, x, axis, position: along(x, axis, position),
+    aten.as_strided.default: _as_strided,
     aten.split_with_sizes.default: _split,
     aten.sum.default: _sum,
     aten.sum.dim_IntList: _sum,
@@ -217,17 +222,23 @@ ARRAYS: dict[Any, Callable[..., Any]] = {
     aten.mean.dim: _mean,
     aten.amax.default: _reduction(np.max),
     aten.amin.default: _reduction(np.min),
-    aten.any.dim: _reduction(np.any),
-    aten.any.default: _reduction(np.any),
+    **dict.fromkeys((aten.any.default, aten.any.dim, aten.any.dims), _reduction(np.any)),
+    **dict.fromkeys((aten.all.default, aten.all.dim, aten.all.dims), _reduction(np.all)),
+    aten.prod.default: _product,
+    aten.prod.dim_int: _product,
+    aten.argmax.default: _positions(np.argmax),
+    aten.argmin.default: _positions(np.argmin),
+    aten.max.dim: _extremum(np.max, np.argmax),
+    aten.min.dim: _extremum(np.min, np.argmin),
+    aten.cumsum.default: _cumulative(np.cumsum),
+    aten.cumprod.default: _cumulative(np.cumprod),
     aten.mm.default: _matmul,
     aten.bmm.default: _matmul,
     aten.addmm.default: _addmm,
-    aten._softmax.default: _softmax,
+    aten._softmax.default: with_axis(_softmax),
     aten.native_layer_norm.default: _layer_norm,
     aten._native_batch_norm_legit_no_training.default: _batch_norm,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
-    aten.convolution.default: _convolution,
-    aten.embedding.default: _embedding,
     aten.cat.default: _cat,
     aten.constant_pad_nd.default: _pad,
 }

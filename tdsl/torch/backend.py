@@ -18,8 +18,10 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import create_op_support
 
+from tdsl.torch.fold_constants import fold_constants
 from tdsl.torch.planned_part import planned_part
 from tdsl.torch.report import report_of
+from tdsl.torch.strided_views import flatten_strided_views
 from tdsl.torch.supported import reason_against
 
 # Decompositions of these would hide rows, products and attention from the schedules of tdsl.
@@ -53,10 +55,12 @@ def _decompositions() -> dict[Any, Any]:
 
 def _compile_graph(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
     """The graph with its supported parts compiled, as a function of a list of its inputs."""
+    fold_constants(module)
+    depends_on_strides = not flatten_strided_views(module)
     report = report_of(module)
     reasons = {node: reason_against(node) for node in module.graph.nodes if node.op == "call_function"}
-    if torch.ops.aten.as_strided.default in {node.target for node in reasons}:
-        reasons = dict.fromkeys(reasons, "aten.as_strided.default")  # it depends on strides, which differ
+    if depends_on_strides:  # those of results of tdsl differ
+        reasons = dict.fromkeys(reasons, "aten.as_strided.default")
     report.reasons = Counter(reason for reason in reasons.values() if reason)
     support = create_op_support(lambda _, node: not reasons.get(node, "no operator"))
     partitioner = CapabilityBasedPartitioner(module, support, allows_single_node_partition=True)
@@ -68,7 +72,8 @@ def _compile_graph(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         if node.op == "call_module":
             part = parts[node.target]
             with fused.graph.inserting_before(node):
-                function = planned_part(part, report.add(node.target, part))
+                constants = [getattr(fused, x.target) if x.op == "get_attr" else None for x in node.args]
+                function = planned_part(part, report.add(node.target, part), constants)
                 call = fused.graph.call_function(function, node.args, node.kwargs)
             node.replace_all_uses_with(call)
             fused.graph.erase_node(node)

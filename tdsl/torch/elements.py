@@ -10,10 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from tdsl.compile import compile
 from tdsl.graph.arguments import trace_of
 from tdsl.graph.elementwise import map_elements
 from tdsl.graph.symbol import Symbol
 from tdsl.lang import functions
+from tdsl.lang.casts import cast
+from tdsl.lang.tensor import Tensor
+from tdsl.lang.types import from_numpy, i8
 
 aten = torch.ops.aten
 Body = Callable[..., Any]
@@ -27,6 +31,16 @@ def elements(name: str, dtype: np.dtype[Any], body: Body, *args: Any) -> Any:
 
     result.__name__ = name
     return map_elements(trace_of(*args), result, args, body)
+
+
+def tensor_of(name: str, x: Any) -> Tensor:
+    """A tensor of the shape and type of an array."""
+    return Tensor(name, x.shape, from_numpy(x.dtype))
+
+
+def record_funcs(outputs: Any, inputs: dict[Tensor, Any]) -> Any:
+    """Records a call of the operator of some funcs with arrays by tensor; its results are symbols."""
+    return trace_of(*inputs.values()).call(compile(outputs), (), {t.name: x for t, x in inputs.items()})
 
 
 def cast_to(dtype: np.dtype[Any], x: Any) -> Any:
@@ -88,15 +102,64 @@ def _gelu(dtype: np.dtype[Any], x: Any, *, approximate: str = "none") -> Any:
 
 
 def _clamp(dtype: np.dtype[Any], x: Any, low: Any = None, high: Any = None) -> Any:
-    def body(v: Any) -> Any:
-        v = v if low is None else functions.maximum(v, low)
-        return v if high is None else functions.minimum(v, high)
+    bounds = [(f, b) for f, b in ((functions.maximum, low), (functions.minimum, high)) if b is not None]
 
-    return arithmetic(body)(dtype, x)
+    def body(v: Any, *values: Any) -> Any:
+        for (function, _), bound in zip(bounds, values, strict=True):
+            v = function(v, bound)
+        return v
+
+    return arithmetic(body)(dtype, x, *(b for _, b in bounds))
 
 
 def _power(dtype: np.dtype[Any], x: Any, exponent: Any) -> Any:
     return arithmetic(lambda v: v * v if exponent == 2 else functions.power(v, exponent))(dtype, x)
+
+
+def _divide(dtype: np.dtype[Any], a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
+    if rounding_mode is None:
+        return arithmetic(operator.truediv)(dtype, a, b)
+    if rounding_mode == "floor":
+        return arithmetic(functions.floor_divide)(dtype, a, b)
+    if dtype.kind in "iu":
+        return arithmetic(lambda x, y: (x - np.fmod(x, y)) // y)(dtype, a, b)
+    return arithmetic(lambda x, y: functions.trunc(x / y))(dtype, a, b)
+
+
+def _sign(v: Any) -> Any:
+    return cast(v > 0, i8) - cast(v < 0, i8)
+
+
+def _without_nan(function: Body) -> Body:
+    """An extremum of two values that ignores one NaN of them."""
+
+    def body(a: Any, b: Any) -> Any:
+        return functions.where(a != a, b, functions.where(b != b, a, function(a, b)))
+
+    return arithmetic(body)
+
+
+def _round(dtype: np.dtype[Any], x: Any, *, decimals: int = 0) -> Any:
+    scale = 10.0**decimals
+    return arithmetic(lambda v: functions.round(v * scale) / scale if decimals else functions.round(v))(
+        dtype, x
+    )
+
+
+def _elu(dtype: np.dtype[Any], x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
+    def body(v: Any) -> Any:
+        return functions.where(v > 0, v * scale, functions.expm1(v * input_scale) * (alpha * scale))
+
+    return arithmetic(body)(dtype, x)
+
+
+def _leaky_relu(dtype: np.dtype[Any], x: Any, slope: Any = 0.01) -> Any:
+    return arithmetic(lambda v: functions.where(v > 0, v, v * slope))(dtype, x)
+
+
+def _fill(dtype: np.dtype[Any], x: Any, value: Any, **_: Any) -> Any:
+    """A constant of the shape of an array, without memory of its own."""
+    return np.broadcast_to(np.asarray(value, dtype), x.shape)
 
 
 def _where(dtype: np.dtype[Any], condition: Any, x: Any, y: Any) -> Any:
@@ -110,13 +173,17 @@ def _convert(dtype: np.dtype[Any], x: Any, /, **_: Any) -> Any:
 UNARY = {
     aten.abs: functions.absolute,
     aten.acos: functions.arccos,
+    aten.acosh: functions.arccosh,
     aten.asin: functions.arcsin,
+    aten.asinh: functions.arcsinh,
     aten.atan: functions.arctan,
+    aten.atanh: functions.arctanh,
     aten.ceil: functions.ceil,
     aten.cos: functions.cos,
     aten.cosh: functions.cosh,
     aten.erf: functions.erf,
     aten.exp: functions.exp,
+    aten.exp2: functions.exp2,
     aten.expm1: functions.expm1,
     aten.floor: functions.floor,
     aten.log: functions.log,
@@ -127,7 +194,9 @@ UNARY = {
     aten.relu: lambda v: functions.maximum(v, 0),
     aten.reciprocal: lambda v: 1 / v,
     aten.rsqrt: functions.rsqrt,
+    aten.sgn: _sign,
     aten.sigmoid: functions.sigmoid,
+    aten.sign: _sign,
     aten.silu: lambda v: v * functions.sigmoid(v),
     aten.sin: functions.sin,
     aten.sinh: functions.sinh,
@@ -136,40 +205,78 @@ UNARY = {
     aten.tanh: functions.tanh,
     aten.trunc: functions.trunc,
 }
+BINARY = {
+    aten.atan2: functions.arctan2,
+    aten.copysign: functions.copysign,
+    aten.fmod: np.fmod,
+    aten.hypot: functions.hypot,
+    aten.remainder: functions.remainder,
+    aten.bitwise_and: operator.and_,
+    aten.bitwise_left_shift: operator.lshift,
+    aten.bitwise_or: operator.or_,
+    aten.bitwise_right_shift: operator.rshift,
+    aten.bitwise_xor: operator.xor,
+}
 COMPARISONS = {
     aten.eq: operator.eq, aten.ne: operator.ne, aten.lt: operator.lt, aten.le: operator.le,
     aten.gt: operator.gt, aten.ge: operator.ge,
 }  # fmt: skip
 
+
+def _overloads(packet: Any, body: Body) -> dict[Any, Body]:
+    """A body for the overloads of an operator of two tensors, or of a tensor and a number."""
+    names = {"default", "Tensor", "Scalar", "Scalar_Tensor", "Tensor_Scalar"} & {*packet.overloads()}
+    return {getattr(packet, name): body for name in names}
+
+
 # Each takes the type of the result, then the arguments of the torch operator.
 ELEMENTS: dict[Any, Body] = {
     **{packet.default: arithmetic(body) for packet, body in UNARY.items()},
-    **{packet.Scalar: comparison(body) for packet, body in COMPARISONS.items()},
-    **{packet.Tensor: comparison(body) for packet, body in COMPARISONS.items()},
+    **{o: b for packet, f in COMPARISONS.items() for o, b in _overloads(packet, comparison(f)).items()},
+    **{o: b for packet, f in BINARY.items() for o, b in _overloads(packet, arithmetic(f)).items()},
     aten.add.Tensor: _scaled(_add),
     aten.add.Scalar: _scaled(_add),
     aten.sub.Tensor: _scaled(_sub),
     aten.sub.Scalar: _scaled(_sub),
     aten.mul.Tensor: arithmetic(operator.mul),
     aten.mul.Scalar: arithmetic(operator.mul),
-    aten.div.Tensor: arithmetic(operator.truediv),
-    aten.div.Scalar: arithmetic(operator.truediv),
+    aten.div.Tensor: _divide,
+    aten.div.Scalar: _divide,
+    aten.div.Tensor_mode: _divide,
+    aten.div.Scalar_mode: _divide,
+    aten.floor_divide.default: arithmetic(functions.floor_divide),
     aten.maximum.default: arithmetic(functions.maximum),
     aten.minimum.default: arithmetic(functions.minimum),
+    aten.fmax.default: _without_nan(functions.maximum),
+    aten.fmin.default: _without_nan(functions.minimum),
+    aten.pow.Scalar: arithmetic(functions.power),
     aten.pow.Tensor_Scalar: _power,
     aten.pow.Tensor_Tensor: arithmetic(functions.power),
     aten.clamp.default: _clamp,
+    aten.clamp.Tensor: _clamp,
     aten.clamp_min.default: _clamp,
+    aten.clamp_min.Tensor: _clamp,
+    aten.clamp_max.default: lambda dtype, x, high: _clamp(dtype, x, None, high),
+    aten.clamp_max.Tensor: lambda dtype, x, high: _clamp(dtype, x, None, high),
+    aten.round.default: _round,
+    aten.round.decimals: _round,
+    aten.elu.default: _elu,
+    aten.leaky_relu.default: _leaky_relu,
     aten.hardtanh.default: lambda dtype, x, low=-1, high=1: _clamp(dtype, x, low, high),
     aten.gelu.default: _gelu,
     aten.where.self: _where,
     aten.logical_not.default: comparison(lambda v: v == 0),
     aten.bitwise_not.default: arithmetic(operator.invert),
-    aten.bitwise_and.Tensor: arithmetic(operator.and_),
-    aten.bitwise_or.Tensor: arithmetic(operator.or_),
+    aten.isinf.default: comparison(functions.isinf),
+    aten.isnan.default: comparison(functions.isnan),
+    aten.signbit.default: comparison(np.signbit),
     aten.logical_and.default: comparison(lambda a, b: (a != 0) & (b != 0)),
     aten.logical_or.default: comparison(lambda a, b: (a != 0) | (b != 0)),
+    aten.logical_xor.default: comparison(lambda a, b: (a != 0) ^ (b != 0)),
     aten._to_copy.default: _convert,
+    aten.fill.Scalar: _fill,
+    aten.full_like.default: _fill,
+    aten.copy.default: lambda dtype, x, source: np.broadcast_to(cast_to(dtype, source), x.shape),
     aten.clone.default: _convert,
     aten.alias.default: _convert,
     aten.detach.default: _convert,

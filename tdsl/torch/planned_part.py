@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,10 +17,13 @@ from tdsl.torch.supported import BODIES
 from tdsl.torch.tensors import DTYPES, to_array, to_tensor
 
 
-def planned_part(module: torch.fx.GraphModule, part: Part) -> Callable[..., Any]:
+def planned_part(
+    module: torch.fx.GraphModule, part: Part, constants: Sequence[torch.Tensor | None]
+) -> Callable[..., Any]:
     """The function of a part of a graph, planned for the shapes of each call; torch's if tdsl refuses it.
 
-    A refusal is a CompileWarning, and the `problem` of the part in the report.
+    `constants` are the arguments that are equal at each call, None for the others. A refusal is a
+    CompileWarning, and the `problem` of the part in the report.
     """
     nodes = list(module.graph.nodes)
     outputs = nodes[-1].args[0]
@@ -29,10 +32,14 @@ def planned_part(module: torch.fx.GraphModule, part: Part) -> Callable[..., Any]
     placeholders = [n for n in nodes if n.op == "placeholder"]
     values = [n.meta["val"] for n in placeholders]
     convert = [to_array(DTYPES[v.dtype]) if isinstance(v, torch.Tensor) else None for v in values]
+    varying = [n for n, x in enumerate(constants) if x is None]
     restore = [to_tensor(DTYPES[n.meta["val"].dtype], has_axes=False) for n in results]
 
     def trace(*inputs: Any) -> Any:
-        known = dict(zip(placeholders, inputs, strict=True))
+        known = {
+            n: f(x) for n, x, f in zip(placeholders, constants, convert, strict=True) if x is not None and f
+        }
+        known |= zip((placeholders[n] for n in varying), inputs, strict=True)
         for node in nodes:
             if node.op == "call_function":
                 args = torch.fx.map_arg(node.args, known.__getitem__)
@@ -45,7 +52,7 @@ def planned_part(module: torch.fx.GraphModule, part: Part) -> Callable[..., Any]
     def run(*args: Any) -> Any:
         if part.problem:
             return module(*args)
-        arrays = [x if f is None else f(x.detach()) for f, x in zip(convert, args, strict=True)]
+        arrays = [args[n] if (f := convert[n]) is None else f(args[n].detach()) for n in varying]
         try:
             computed = graph(*arrays)
         except TdslError as error:

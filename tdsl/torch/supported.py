@@ -8,9 +8,11 @@ import torch
 
 from tdsl.torch.arrays import ARRAYS, FIRST_ONLY
 from tdsl.torch.elements import ELEMENTS
+from tdsl.torch.indexing import INDEXING, reason_against_indexing
 from tdsl.torch.tensors import DTYPES
+from tdsl.torch.windows import WINDOWS
 
-BODIES = {**ELEMENTS, **ARRAYS}
+BODIES = {**ELEMENTS, **ARRAYS, **INDEXING, **WINDOWS}
 
 
 def reason_against(node: torch.fx.Node) -> str:
@@ -29,6 +31,10 @@ def reason_against(node: torch.fx.Node) -> str:
         return f"{name}: a result beside the first"
     if node.target is torch.ops.aten.convolution.default and node.args[6]:
         return f"{name}: transposed"
+    if reason := reason_against_indexing(node):
+        return reason
+    if all(n.op == "get_attr" for n in node.all_input_nodes):
+        return f"{name} of constants"
     values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
     listed = [x for v in values for x in (v if isinstance(v, tuple | list) else (v,))]
     tensors = [x for x in listed if isinstance(x, torch.Tensor)]
@@ -37,4 +43,4 @@ def reason_against(node: torch.fx.Node) -> str:
             return f"{name} on {x.device.type}"
         if x.dtype not in DTYPES or x.layout != torch.strided:
             return f"{name} of {x.dtype}, {x.layout}"
-    return "" if any(isinstance(x, torch.Tensor) for x in listed[1:]) else f"{name} without tensors"
+    return ""

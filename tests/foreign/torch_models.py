@@ -1,7 +1,7 @@
 """Models of `transformers` and `torchvision`, with random weights, by `torch.compile(backend="tdsl")`.
 
-The models are small configurations of published architectures. Each is compiled as one graph, and compared with
-torch on the same weights and inputs; a node that torch computes is a failure.
+The models are small configurations of published architectures. Each is compiled as one graph, and compared
+with torch on the same weights and inputs; a node that torch computes is a failure.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ MODELS: dict[str, Callable[[], Case]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """The graphs that were compiled of a model, the largest relative error, and the seconds of the first call."""
+    """The graphs of a model, the largest relative error, and the seconds of the first call."""
 
     graphs: tuple[GraphReport, ...]
     error: float

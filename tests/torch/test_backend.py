@@ -56,6 +56,13 @@ FUNCTIONS = {
     "padding": lambda x, y: F.pad(x, (1, 2), value=0.5).sum(0)[:5] + F.pad(y, (0, 0, 1, 0)).sum(0),
     "numbers": lambda x, y: x * torch.tensor(2.0, dtype=x.dtype) + y.sum() * 3,
     "empty": lambda x, y: x[:0] + y[:0],
+    "constants": lambda x, y: torch.where(torch.ones(3, 5).tril().bool(), x, torch.arange(5) * y),
+    "strides": lambda x, y: (x * 2).t().as_strided((5, 3), (1, 5)) + (y * 2).as_strided((5, 3), (0, 1), 4),
+    "positions": lambda x, y: (x.argmax() + y.argmin(1), *x.max(0), *torch.sort(y, 1, descending=True)),
+    "running": lambda x, y: x.cumsum(1) + y.cumprod(0),
+    "no axes": lambda x, y: torch.softmax(x.sum(), 0) + y.sum().cumsum(0),
+    "more binary": lambda x, y: torch.atan2(x, y) + torch.fmod(x, y) + torch.fmin(x, y) + (x % y).sign(),
+    "flips": lambda x, y: x.flip(0).roll(2, 1) + y.repeat(2, 1)[3:],
 }  # fmt: skip
 
 
@@ -68,6 +75,13 @@ def test_functions_of_floats(name, dtype):
 
 
 INTEGERS = {
+    "rounded division": lambda x, y: torch.div(x, y * y + 1, rounding_mode="trunc") + x // (y * y + 1),
+    "shifts": lambda x, y: (x << 2) ^ (y >> 1),
+    "indices": lambda x, y: (
+        x[y[0].abs() % 3] + x.gather(1, y.abs() % 5)[0] + x.index_select(1, y[0].abs() % 5).sum()
+    ),
+    "stores": lambda x, y: x.scatter(1, y.abs() % 5, 7) + x.scatter_add(0, y.abs() % 3, y),
+    "stores by index": lambda x, y: x.index_put((y[:, 0].abs() % 3,), y[0], accumulate=True),
     "division": lambda x, y: x / (y * y + 1),
     "means of bools": lambda x, y: (x > y).sum(1) + (x == 3).sum(),
     "comparison with a float": lambda x, y: (x > 1.5) | (y < x),
@@ -248,6 +262,34 @@ def test_a_transposed_convolution_is_left_to_torch():
     with torch.no_grad():
         check(lambda x: conv(x) * 2, torch.randn(2, 3, 5, 5))
     assert "transposed" in str(td.torch.report())
+
+
+POOLS = {
+    "largest": nn.MaxPool2d(3, 2, padding=1),
+    "largest with positions": nn.MaxPool2d(2, dilation=2, return_indices=True),
+    "mean": nn.AvgPool2d((3, 2), 2, padding=1, ceil_mode=True, count_include_pad=False),
+    "mean of almost equal windows": nn.AdaptiveAvgPool2d((3, 5)),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_pools(name):
+    check(POOLS[name], torch.randn(2, 3, 9, 8))
+    assert is_complete()
+
+
+def test_a_constant_that_is_returned_is_the_callers():
+    fast = compiled(lambda x: (torch.arange(3.0).flip(0), x + 1))
+    for _ in range(2):
+        result, _ = fast(torch.ones(2))
+        assert result.tolist() == [2, 1, 0]
+        result.zero_()
+
+
+def test_an_index_out_of_bounds_is_refused():
+    fast = compiled(lambda x, at: x.scatter(0, at, 1.0) + x[at])
+    with pytest.raises(td.RequireError, match="out of bounds"):
+        fast(torch.ones(3), torch.tensor([0, 3, 1]))
 
 
 def test_an_embedding():
