@@ -170,7 +170,7 @@ def _convert(dtype: np.dtype[Any], x: Any, /, **_: Any) -> Any:
     return cast_to(dtype, x)
 
 
-UNARY = {
+UNARY: dict[Any, Body] = {
     aten.abs: functions.absolute,
     aten.acos: functions.arccos,
     aten.acosh: functions.arccosh,
@@ -205,7 +205,7 @@ UNARY = {
     aten.tanh: functions.tanh,
     aten.trunc: functions.trunc,
 }
-BINARY = {
+BINARY: dict[Any, Body] = {
     aten.atan2: functions.arctan2,
     aten.copysign: functions.copysign,
     aten.fmod: np.fmod,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tdsl.errors import CompileWarning, TdslError
+from tdsl.errors import CompileWarning, RequireError, TdslError
 from tdsl.graph.graph import Graph
 from tdsl.torch.elements import cast_to
 from tdsl.torch.report import Part
@@ -55,6 +55,8 @@ def planned_part(
         arrays = [args[n] if (f := convert[n]) is None else f(args[n].detach()) for n in varying]
         try:
             computed = graph(*arrays)
+        except RequireError:  # torch raises its own error for these values
+            return module(*args)
         except TdslError as error:
             part.problem = error.message
             warnings.warn(f"torch computes a part of a graph: {error.message}", CompileWarning, stacklevel=2)
