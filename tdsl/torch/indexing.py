@@ -205,10 +205,10 @@ def reason_against_indexing(node: torch.fx.Node) -> str:
     """Why an operator at indices is torch's; "" if it is not."""
     name = str(node.target)
     if node.target in (aten.index.Tensor, aten.index_put.default, aten._unsafe_index_put.default):
-        listed = [n for n in node.args[1] if n is not None]  # type: ignore[union-attr]
+        listed = [n for n in node.args[1] if n is not None]
         if not listed:
             return f"{name} without indices"
-        masks = [n for n in listed if n.meta["val"].dtype == torch.bool]  # type: ignore[union-attr]
+        masks = [n for n in listed if n.meta["val"].dtype == torch.bool]
         if any(n.op != "get_attr" for n in masks) or (masks and node.target is not aten.index.Tensor):
             return f"{name} of a mask"
     if node.target is not aten.scatter_reduce.two:
