@@ -17,7 +17,6 @@ from tdsl.lang.functions import where
 from tdsl.lang.pad import pad
 from tdsl.lang.tensor import Func
 from tdsl.lang.types import i64
-from tdsl.lang.value import vars
 from tdsl.torch.elements import arithmetic, cast_to, record_funcs, tensor_of
 
 aten = torch.ops.aten
