@@ -63,11 +63,9 @@ def judge(case: TestCase) -> Verdict:
     kernels = 0
     for inputs, expected in case.data_sets:
         arrays = [_normalize_tensor(x) for x in inputs]
-        names = graph.function.model.inputs
-        given = [
-            x.tolist() if name in graph.function.numbers else x
-            for name, x in zip(names, _by_name(case, arrays), strict=True)
-        ]
+        named = zip(graph.function.model.inputs, arrays, strict=True)
+        given = [x.tolist() if name in graph.function.numbers else x for name, x in named]
+        has_arrays = any(isinstance(x, np.ndarray) for x in given)
         try:
             results = (
                 graph(*given) if any(isinstance(x, np.ndarray) for x in given) else graph.function(*given)
