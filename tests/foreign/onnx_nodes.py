@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -67,10 +66,8 @@ def judge(case: TestCase) -> Verdict:
         given = [x.tolist() if name in graph.function.numbers else x for name, x in named]
         has_arrays = any(isinstance(x, np.ndarray) for x in given)
         try:
-            results = (
-                graph(*given) if any(isinstance(x, np.ndarray) for x in given) else graph.function(*given)
-            )
-            kernels += len(graph.plan(*given).steps) if any(isinstance(x, np.ndarray) for x in given) else 0
+            results = graph(*given) if has_arrays else graph.function(*given)
+            kernels += len(graph.plan(*given).steps) if has_arrays else 0
         except td.InternalError as error:
             return Verdict(case.name, "wrong", error.message)
         except td.TdslError as error:
@@ -82,11 +79,6 @@ def judge(case: TestCase) -> Verdict:
         except (AssertionError, TypeError, AttributeError) as error:
             return Verdict(case.name, "wrong", str(error))
     return Verdict(case.name, "passed" if kernels else "known")
-
-
-def _by_name(case: TestCase, arrays: list[Any]) -> list[Any]:
-    """The arrays in the order of the model's inputs."""
-    return arrays[: len(case.model.graph.input)]
 
 
 def main() -> int:
