@@ -30,8 +30,8 @@ pygments_dark_style = "monokai"
 CONTENTS = {
     "Guides": (
         "tutorial", "language", "schedule", "fusion", "tuning", "graph", "gradients", "reductions",
-        "rewrites", "gpu", "torch", "onnx", "export", "distribution", "planning", "looking-inside", "testing",
-        "errors",
+        "rewrites", "gpu", "torch", "onnx", "export", "distribution", "steps", "planning",
+        "looking-inside", "testing", "errors",
     ),
     "Gallery": ("gallery/index",),
     "Reference": ("reference", "error-ids", "environment", "math", "machine", "prices", "glossary"),

@@ -29,6 +29,12 @@ from tdsl.autoschedule.recipes.online_bands import online_bands
 from tdsl.autoschedule.recipes.online_blocks import online_blocks
 from tdsl.autoschedule.recipes.online_tensor_cores import online_tensor_cores
 from tdsl.autoschedule.recipes.pairs import pairs
+from tdsl.autoschedule.recipes.pipeline_orders import (
+    eager_one_f_one_b,
+    gpipe,
+    interleaved_one_f_one_b,
+    one_f_one_b,
+)
 from tdsl.autoschedule.recipes.products import (
     cannon,
     johnson,
@@ -58,10 +64,14 @@ __all__ = [
     "carma",
     "conv",
     "cosma",
+    "eager_one_f_one_b",
     "elements",
+    "gpipe",
     "inner_sums",
+    "interleaved_one_f_one_b",
     "johnson",
     "matmul",
+    "one_f_one_b",
     "online_bands",
     "online_blocks",
     "online_tensor_cores",

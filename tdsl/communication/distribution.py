@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from tdsl.communication.check_indices import check_indices
 from tdsl.communication.collective import Layout
+from tdsl.communication.execution_order import ExecutionOrder, execution_order
 from tdsl.communication.routed_reads import with_routed_reads
 from tdsl.communication.separate_reads import with_separate_reads
 from tdsl.communication.stage_order import in_order
@@ -26,18 +27,21 @@ from tdsl.schedule.state import Illegal, State, fresh_plan
 
 @frozen
 class Distribution:
-    """The stages of a state, producers first, the layout of its inputs, stages and outputs, their types."""
+    """The stages of a state, producers first, the layout of its inputs, stages and outputs, their types,
+    and the order in which ranks run them."""
 
     state: State
     stages: tuple[Stage, ...]
     layout: Layout
     dtypes: Mapping[str, tuple[DType, ...]]
+    order: ExecutionOrder
 
     @staticmethod
     def of(state: State) -> Distribution:
         """The distribution of a state whose inputs, outputs and distributed funcs have a placement.
 
-        IndexBoundError if a stage reads a tensor at an index without bounds.
+        IndexBoundError if a stage reads a tensor at an index without bounds, ScheduleError for an
+        order of steps or a window in which one would be read before it is computed.
         """
         program = state.program
         computed = {n: tuple((lo, hi + 1) for lo, hi in box) for n, box in realised_boxes(program).items()}
@@ -53,7 +57,7 @@ class Distribution:
             check_indices(stage)
         stages, layout = with_separate_reads(stages, layout)
         dtypes |= {r.key.name: r.key.func.dtypes for s in stages for r in s.routes}
-        return Distribution(state, stages, layout, dtypes)
+        return Distribution(state, stages, layout, dtypes, execution_order(layout, stages))
 
     @property
     def inputs(self) -> tuple[str, ...]:

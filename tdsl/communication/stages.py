@@ -116,6 +116,7 @@ class Stage:
     partial_axes: tuple[int, ...] = field(init=False)
     fixed_axes: tuple[tuple[int, int], ...] = field(init=False)
     has_partial_results: bool = field(init=False)  # not if each iteration computes complete values
+    since: Mapping[str, str] = field(init=False)  # sources fetched in a window, with the func that begins it
 
     def __post_init__(self) -> None:
         entries = list(enumerate(self.entries))
@@ -123,6 +124,9 @@ class Stage:
         self.partial_axes = tuple(n for n, e in entries if isinstance(e, Partial))
         self.fixed_axes = tuple((n, e.coordinate) for n, e in entries if isinstance(e, Fixed))
         names, outer = {n for n, _, _ in self.definition.ranges}, set(self.outer)
+        windows = dict(self.state.plan(self.name).since)
+        tensors = {s: self.aliases.get(s, s) for s in self.sources}
+        self.since = {s: windows[t] for s, t in tensors.items() if t in windows}
         self.has_partial_results = (
             bool(self.definition_index or self.partial_axes or dict(self.state.placed)[self.name].partial)
             or any(part.name in names and part.loops & outer for part in self.parts)
@@ -153,10 +157,16 @@ class Stage:
         return tuple(s for s in self.sources if s in read)
 
     def fetched_sources(self, depth: int, ahead: int) -> list[str]:
-        """The sources communicated inside of `depth` loops, `ahead` iterations before, except for routes."""
+        """The sources communicated inside of `depth` loops, `ahead` iterations before, except for routes.
+
+        Those that are fetched in a window, which starts before the iteration, come last.
+        """
         routed = {r.name for r in self.routes}
         at = (depth, ahead)
-        return [s for s in self.sources if s not in routed and (self.levels[s], self.ahead.get(s, 0)) == at]
+        sources = (
+            s for s in self.sources if s not in routed and (self.levels[s], self.ahead.get(s, 0)) == at
+        )
+        return sorted(sources, key=lambda s: s in self.since)
 
     @property
     def definition(self) -> Definition:
@@ -400,7 +410,9 @@ def stage_of(state: State, f: FuncDef, whole: SpanBox) -> Stage:
         x if isinstance(x, str) else axis_name(axis, x)
         for x, axis in zip(plan.distributed, state.grid.names, strict=True)
     )
-    outer = (*axes, *nest.names()[loops : loops + max(levels.values()) - fixed])
+    is_stepped = any(f.name in x.loops for x in state.interleaved)
+    depth = max(fixed + is_stepped, *levels.values())
+    outer = (*axes, *nest.names()[loops : loops + depth - fixed])
     runs |= {x: (0, n) for x, n in zip(axes, state.grid.shape, strict=True) if x not in runs}
     counts = tuple(hi - lo for lo, hi in (runs[x] for x in outer))
     return Stage(

@@ -120,8 +120,9 @@ class RankCheck:
                 self.check_not_in_flight(source, box, written=False)
                 self.check_not_in_flight(name, box, written=True)
             case Run():
-                for _, name in step.reads:
-                    self.check_not_in_flight(name, None, written=False)
+                needed = self._boxes_read(step)
+                for source, name in step.reads:
+                    self.check_not_in_flight(name, needed.get(source), written=False)
                 self.check_not_in_flight(step.target, step.box, written=True)
             case _:
                 pass
@@ -163,17 +164,15 @@ class RankCheck:
             contents, tensor = self.buffers.get(name), self.tensors[step.func].aliases.get(source, source)
             if contents is None or contents.tensor != tensor:
                 raise self._fault(f"{name!r} is no buffer of {tensor!r}")
-            axes = self.tensors[step.func].partial_axes
-            if any(n in self.tensors[tensor].placement.partial for n in axes):
+            if self._has_parts(step.func, source):
                 key = (step.func, tensor, contents.box)
                 self.parts_read[key] = BufferContents(tensor, contents.box, self.values(name, contents.box))
-            else:
-                self.check_complete(name, contents.box)
         placed, ranges, read = self.tensors[step.func], dict(step.ranges), dict(step.reads)
-        assert placed.read_boxes is not None, "what is run is a stage"
-        for tensor, needed in placed.read_boxes(step.ranges).items():
+        for tensor, needed in self._boxes_read(step).items():
             if tensor not in read or not contains(self.buffers[read[tensor]].box, needed):
                 raise self._fault(f"{step.func!r} needs {needed} of {tensor!r}")
+            if not self._has_parts(step.func, tensor):
+                self.check_complete(read[tensor], needed)
         if self.buffer(step.target, step.box).tensor != step.func:
             raise self._fault(f"{step.target!r} is no buffer of {step.func!r}")
         dims = zip(placed.dims, placed.whole, strict=True)
@@ -183,6 +182,17 @@ class RankCheck:
         if box != step.box or is_empty((*step.box, *points)) or not contains(whole, points):
             raise self._fault(f"the ranges of {step.func!r} are not those of its box")
         self.buffer(step.target, step.box).put([(step.box, (points,))])
+
+    def _boxes_read(self, step: Run) -> Mapping[str, SpanBox]:
+        """The boxes that a run needs, by source."""
+        read_boxes = self.tensors[step.func].read_boxes
+        assert read_boxes is not None, "what is run is a stage"
+        return read_boxes(step.ranges)
+
+    def _has_parts(self, func: str, source: str) -> bool:
+        """True if each rank computes a func from its own part of a source."""
+        tensor, axes = self.tensors[func].aliases.get(source, source), self.tensors[func].partial_axes
+        return any(n in self.tensors[tensor].placement.partial for n in axes)
 
     def check_complete(self, name: str, box: SpanBox) -> None:
         """Raise PlanFault unless every element of a box has all points of its reduction."""

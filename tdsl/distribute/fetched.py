@@ -22,6 +22,17 @@ class Fetched:
     handles: list[int] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class StartSteps:
+    """The steps that start a fetch before its iteration: allocations and receives, and sends.
+
+    Collectives are with the sends: they start when their data are there.
+    """
+
+    receives: list[Step]
+    sends: list[Step] = field(default_factory=list)
+
+
 def merge_exchanges(a: Exchange, b: Exchange) -> Exchange:
     """All messages of two exchanges at once."""
     return Exchange(a.sends + b.sends, a.receives + b.receives)

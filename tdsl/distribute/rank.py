@@ -13,10 +13,11 @@ their messages. A rank finds the readers of its blocks by bisection of the grid.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tdsl.communication.collective import Gather, Layout, StageCollectives, outer_spans
+from tdsl.communication.collective import Gather, Layout, StageCollectives
 from tdsl.communication.hierarchical_reduce import hierarchical_phases
 from tdsl.communication.partial_reads import PartialReads
 from tdsl.communication.routed_reads import route_of
@@ -36,14 +37,11 @@ from tdsl.communication.steps import (
     Start,
     Step,
 )
-from tdsl.distribute.accessing_ranks import AccessedBox, ranks_accessing
-from tdsl.distribute.fetched import Fetched, merge_exchanges
+from tdsl.distribute.fetched import Fetched, StartSteps, merge_exchanges
 from tdsl.distribute.interior import interior_and_rim
+from tdsl.distribute.partners import Partners
 from tdsl.placement.grid import Coordinates
-from tdsl.placement.notation import Copies, Partial
-from tdsl.placement.ownership import SpanBox, contains, element_count, intersection, is_contiguous, is_empty
-
-AccessesByIteration = dict[Spans, list[tuple[Coordinates, SpanBox]]]  # other ranks and boxes, by iteration
+from tdsl.placement.ownership import SpanBox, contains, element_count, intersection, is_contiguous
 
 
 @dataclass(slots=True)
@@ -59,14 +57,17 @@ class StageSteps:
     computed: set[SpanBox] = field(default_factory=set)  # boxes of the target computed so far
     overlapped: tuple[str, ...] = ()  # sources of which exchanges end in the middle of a task
     handles: int = 0
-    readers: dict[tuple[str, int], AccessesByIteration] = field(default_factory=dict)
-    writers: AccessesByIteration | None = None
+    windows: dict[tuple[str, int], StartSteps] = field(default_factory=dict)  # by source and iteration
+    sending: dict[str, list[Step]] = field(default_factory=dict)  # ends of what is sent in windows, by source
+    starts: list[int] = field(default_factory=list)  # of the iterations of the outermost loop, and their end
     collectives: StageCollectives = field(init=False)
     partial_reads: PartialReads = field(init=False)
+    partners: Partners = field(init=False)
 
     def __post_init__(self) -> None:
         self.collectives = StageCollectives(self.layout, self.stage)
         self.partial_reads = PartialReads(self.collectives)
+        self.partners = Partners(self.collectives, self.at)
 
     def run(self) -> None:
         """Append the steps of all iterations."""
@@ -76,6 +77,7 @@ class StageSteps:
             over = dict(self.stage.state.overwrites).get(name)
             self.steps.append(Allocate(name, name, owned_box, over))
         self._iterate(tuple((p, p + 1) for p in self.at))
+        self.steps += itertools.chain(*self.sending.values())
         if owned_box is not None:
             self._fill(name, owned_box, 1)
 
@@ -96,11 +98,14 @@ class StageSteps:
                 case _:
                     pass
         self.steps.insert(start, Fill(buffer))
+        self.starts = [n + (n >= start) for n in self.starts]
 
     def _iterate(self, spans: Spans, ahead: Sequence[Fetched] = ()) -> None:
         """Append one iteration of the loops outside; its prefetches, `ahead`, are in flight."""
         stage, depth = self.stage, len(spans)
-        fetched = self._fetch(stage.fetched_sources(depth, 0), spans)
+        sources, since = stage.fetched_sources(depth, 0), stage.since
+        fetched = self._fetch([s for s in sources if s not in since], spans)
+        ahead = (*ahead, *(self._start_window(s, spans) for s in sources if s in since))
         handles = [self._start(exchange) for exchange in fetched.overlapped]
         self.steps += [*fetched.exchanges, *fetched.reductions]
         self.steps += [*(Finish(handle) for f in ahead for handle in f.handles)]
@@ -128,12 +133,15 @@ class StageSteps:
         distances = sorted({stage.ahead.get(s, 0) for s in stage.sources} - {0})
         prefetched = {a: stage.fetched_sources(depth + 1, a) for a in distances}
         coming: dict[int, list[Fetched]] = {}
+        is_outermost = depth == stage.fixed
         for n in range(count):
+            self.starts += [len(self.steps)] if is_outermost else []
             for a, sources in prefetched.items():
                 for m in range(0 if n == 0 else n + a, min(n + a + 1, count) if sources else 0):
                     at = (*spans, (first + m, first + m + 1))
                     coming.setdefault(m, []).append(self._start_fetch(sources, at, m % (a + 1)))
             self._iterate((*spans, (first + n, first + n + 1)), coming.pop(n, ()))
+        self.starts += [len(self.steps)] if is_outermost else []
 
     # -- fetches
 
@@ -143,10 +151,31 @@ class StageSteps:
         fetched.handles = [self._start(exchange) for exchange in fetched.exchanges]
         return fetched
 
-    def _start(self, exchange: Exchange) -> int:
-        """Append the start of an exchange; returns its handle."""
+    def _start_window(self, source: str, spans: Spans) -> Fetched:
+        """Start to fetch a source for an iteration, by steps that come before those of the iteration.
+
+        What this rank receives is there when the iteration begins, what it sends when the next one does.
+        """
+        first, step = len(self.steps), spans[self.stage.fixed :]
+        number = step[0][0] - self.stage.loops[self.stage.outer[self.stage.fixed]][0] if step else 0
+        fetched = self._fetch([source], spans, f" ({number})")
+        window = self.windows[source, number] = StartSteps(self.steps[first:])
+        self.steps[first:] = self.sending.pop(source, [])
+        for exchange in fetched.exchanges:
+            if exchange.collective:
+                fetched.handles.append(self._start(exchange, window.sends))
+                continue
+            if exchange.receives:
+                fetched.handles.append(self._start(replace(exchange, sends=()), window.receives))
+            if exchange.sends:
+                handle = self._start(replace(exchange, receives=()), window.sends)
+                self.sending.setdefault(source, []).append(Finish(handle))
+        return fetched
+
+    def _start(self, exchange: Exchange, steps: list[Step] | None = None) -> int:
+        """Append the start of an exchange to the steps, or to others; returns its handle."""
         self.handles += 1
-        self.steps.append(Start(exchange, self.handles))
+        (self.steps if steps is None else steps).append(Start(exchange, self.handles))
         return self.handles
 
     def _fetch(self, sources: list[str], spans: Spans, slot: str = "") -> Fetched:
@@ -161,13 +190,8 @@ class StageSteps:
                 reduction = self.partial_reads.reduction(source, self.at, inner, self.tag)
             tensor = self.stage.tensor_of(source)
             box, buffer = self.stage.read_box(source, spans), tensor
-            if (
-                not partial
-                and box is not None
-                and owned_box is not None
-                and is_contiguous(owned_box)
-                and contains(owned_box, box)
-            ):
+            local = None if partial else owned_box
+            if box is not None and local is not None and is_contiguous(local) and contains(local, box):
                 fetched.buffers[source], box = tensor, None
             elif box is not None:
                 buffer = f"{source} at {self.stage.outer[len(spans) - 1]}{slot}"
@@ -176,11 +200,7 @@ class StageSteps:
                 self.steps.append(Allocate(buffer, tensor, box))
                 if partial and reduction is None:
                     self.steps.append(Fill(buffer))
-                elif (
-                    not partial
-                    and owned_box is not None
-                    and (owned_part := intersection(owned_box, box)) is not None
-                ):
+                elif local is not None and (owned_part := intersection(local, box)) is not None:
                     fetched.copies.append(Copy(tensor, buffer, owned_part))
             exchanges: Iterator[Exchange] = iter(())
             if reduction is not None:
@@ -220,7 +240,7 @@ class StageSteps:
             self.steps.append(Allocate(part, source, piece))
             receives.append(Message(rank, self.tag, part, piece))
             merges += [Merge(part, buffer, piece), Free(part)]
-        requests = self._requests(source, spans)
+        requests = self.partners.requests(source, spans)
         sends = [Message(grid.rank(at), self.tag, source, piece) for at, piece in requests]
         return Exchange(tuple(sends), tuple(receives))
 
@@ -238,7 +258,7 @@ class StageSteps:
                 if owner != self.at:
                     into.append(Message(grid.rank(owner), self.tag, buffer, piece))
         sends: list[Message] = []
-        for reader, piece in self._requests(source, spans):
+        for reader, piece in self.partners.requests(source, spans):
             group = self.collectives.source_collective(source, reader, inner)
             out = sends if group is None else groups.setdefault(group, ([], []))[0]
             out.append(Message(grid.rank(reader), self.tag, self.stage.tensor_of(source), piece))
@@ -255,54 +275,6 @@ class StageSteps:
             return Exchange(tuple(sends), tuple(receives))
         bound = (len(ranks) - 1) * element_count(self.layout.wholes[tensor])
         return Exchange(tuple(sends), tuple(receives), "all-to-all", ranks, bound)
-
-    def _requests(self, source: str, spans: Spans) -> Iterator[tuple[Coordinates, SpanBox]]:
-        """The parts of this rank's block of `source` that others read in an iteration, and by whom."""
-        if (source, len(spans)) not in self.readers:
-            self.readers[source, len(spans)] = self._readers(source, len(spans))
-        yield from self.readers[source, len(spans)].get(spans[self.stage.fixed :], ())
-
-    def _readers(self, source: str, depth: int) -> AccessesByIteration:
-        """The parts of this rank's block of `source` that others read, and by whom, by iteration."""
-        owned_box, grid = self.layout.owned(source, self.at), self.layout.grid
-        entries, combined_axes = (
-            self.layout.placements[source].entries,
-            self.collectives.combined_axes(source),
-        )
-        candidates = tuple(
-            (p, p + 1)
-            if isinstance(e, Copies) or (isinstance(e, Partial) and n not in combined_axes)
-            else (0, size)
-            for n, (e, p, size) in enumerate(zip(entries, self.at, grid.shape, strict=True))
-        )
-
-        def read_box(spans: Spans) -> SpanBox | None:
-            return self.stage.read_box(source, spans)
-
-        accesses: AccessesByIteration = {}
-        for reader, inner, box in self._accesses(candidates, depth, owned_box, read_box):
-            readers_block = self.layout.owned(source, reader)
-            reader_box = self.stage.read_box(source, outer_spans(reader, inner))
-            assert reader_box is not None, "who touches a box needs something"
-            has_box = readers_block is not None and contains(readers_block, reader_box) and not combined_axes
-            if reader != self.at and not has_box:
-                accesses.setdefault(inner, []).append((reader, box))
-        return accesses
-
-    def _accesses(
-        self, ranks: Spans, depth: int, box: SpanBox | None, accessed: AccessedBox
-    ) -> Iterator[tuple[Coordinates, Spans, SpanBox]]:
-        """The ranks that access a box, with the iteration and the part of the box."""
-        if box is None:
-            return
-        fixed = self.stage.fixed
-        names, counts = self.stage.outer[fixed:depth], self.stage.counts[fixed:depth]
-        firsts = [self.stage.loops[x][0] for x in names]
-        steps = tuple((lo, lo + n) for lo, n in zip(firsts, counts, strict=True))
-        if is_empty(steps):
-            return
-        for at, shared in ranks_accessing((*ranks, *steps), box, accessed):
-            yield at[:fixed], tuple((n, n + 1) for n in at[fixed:]), shared
 
     def _fetch_routes(self, spans: Spans) -> list[str]:
         """Append the steps that fetch rows which data select; returns the buffers of the rows."""
@@ -465,9 +437,7 @@ class StageSteps:
     def _result_receives(self, inner: Spans, merges: list[tuple[int, Step]]) -> Iterator[Message]:
         """The messages with others' results for this rank's block, except reductions; appends to `merges`."""
         name, combine = self.stage.name, self.stage.combine
-        if self.writers is None:
-            self.writers = self._writers()
-        for writer, box in self.writers.get(inner, ()):
+        for writer, box in self.partners.writers(inner):
             if writer == self.at or isinstance(
                 self.collectives.result_collective(writer, inner, self.tag), Reduce
             ):
@@ -477,20 +447,6 @@ class StageSteps:
             if combine is not None:
                 merges.append((rank, Merge(buffer, name, box)))
             yield Message(rank, self.tag, buffer, box)
-
-    def _writers(self) -> AccessesByIteration:
-        """The parts of this rank's block that each rank computes, by iteration."""
-        name, accesses = self.stage.name, AccessesByIteration()
-        # along these axes each rank keeps its own results
-        kept_axes = {*self.layout.placements[name].partial, *self.stage.repeated_axes}
-        candidates = tuple(
-            (p, p + 1) if n in kept_axes else (0, size)
-            for n, (p, size) in enumerate(zip(self.at, self.layout.grid.shape, strict=True))
-        )
-        owned_box, depth = self.layout.owned(name, self.at), self.stage.levels[name]
-        for writer, inner, box in self._accesses(candidates, depth, owned_box, self.stage.written_box):
-            accesses.setdefault(inner, []).append((writer, box))
-        return accesses
 
     def _append_exchanges(self, *exchanges: Exchange) -> None:
         self.steps += [x for x in exchanges if x.sends or x.receives]

@@ -7,6 +7,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -16,7 +17,9 @@ from tdsl.codegen.runtime.arrays import Array
 from tdsl.codegen.runtime.fingerprint import fingerprint
 from tdsl.communication.distribution import Distribution
 from tdsl.communication.stages import Stage
+from tdsl.communication.step_costs import cost
 from tdsl.communication.steps import PlacedTensor, RankPlan
+from tdsl.communication.totals import Volume
 from tdsl.distribute import mpi
 from tdsl.distribute.bounds import lower_bound_of
 from tdsl.distribute.buffer_contents import PlanFault
@@ -88,10 +91,19 @@ class SpecialisedProgram:
             lower_bound_of(self.stages, tensors, grid.size),
         )
         name = self.state.program.name
-        volume = self.distribution.volume
-        return Plan(
-            name, grid, tensors, self.outputs, notes, self._rank, volume, symbolic, lower_bound, idle
+        plan = Plan(
+            name, grid, tensors, self.outputs, notes, self._rank, lambda: self._volume(plan), symbolic,
+            lower_bound, idle,
         )  # fmt: skip
+        return plan
+
+    def _volume(self, plan: Plan) -> Volume:
+        """What all ranks communicate; of steps in an order of their own the memory is that of the plans."""
+        volume = self.distribution.volume()
+        if not self.state.interleaved and not self.distribution.order.windows:
+            return volume
+        peaks = [cost(rank_plan, plan.sizes).peak_memory for rank_plan in plan]
+        return replace(volume, peak_memory=np.array(peaks))
 
     @property
     def computed(self) -> tuple[Stage, ...]:
@@ -99,7 +111,7 @@ class SpecialisedProgram:
         return (*self.stages, *(r.key for s in self.stages for r in s.routes))
 
     def _rank(self, rank: int) -> RankPlan:
-        return plan_rank(self.layout, self.stages, self.inputs, self.outputs, rank)
+        return plan_rank(self.distribution, rank)
 
     def verify(self) -> None:
         """Verify the plan once: IndexBoundError if a stage reads outside of a tensor.

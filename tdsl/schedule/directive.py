@@ -21,6 +21,7 @@ from tdsl.schedule import (
     fold_update,
     fuse_reductions,
     in_blocks,
+    interleave,
     launch,
     masked,
     merge_products,
@@ -66,6 +67,7 @@ DIRECTIVES: dict[str, Callable[..., State]] = {
     "double": scans.double,
     **ranks.RANK_DIRECTIVES,
     "overwrite": overwrite.overwrite, "donate": overwrite.donate,
+    "interleave": interleave.interleave,
 }  # fmt: skip
 
 
@@ -104,6 +106,7 @@ def apply(directive: Directive, state: State) -> State:
         result = rule(state, directive.func, directive.definition, **arguments)
         recheck(result, directive.func)
         ranks.check_distributed(result, directive.func)
+        interleave.check_interleaved(result, directive.func)
     except Illegal as reason:
         raise ScheduleError(
             f"{_call_text(directive)} of {directive.func!r}: {reason.reason}",

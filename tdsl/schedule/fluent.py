@@ -28,20 +28,23 @@ from tdsl.lang.program import Program
 from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, as_dtype
+from tdsl.lang.value import Variable
 from tdsl.placement.grid import Grid
 from tdsl.schedule.arguments import items_of, json_value
 from tdsl.schedule.directive import Directive, apply, from_json, to_json
-from tdsl.schedule.naming import LoopLike, check_grid, check_recipe, name_of_source
+from tdsl.schedule.naming import Loop, LoopLike, check_grid, check_recipe, name_of_loop, name_of_source
+from tdsl.schedule.rank_directives import RankDirectives
 from tdsl.schedule.show import show_nests, show_schedule
 from tdsl.schedule.stage import StageDirectives
 from tdsl.schedule.state import State, initial_state
 from tdsl.target import Target, as_target
 
 FuncLike = StageDirectives | Func | str
+StepLoops = Any  # Loop | tuple[Func | Stage | str, Variable | str] | Sequence[StepLoops]
 EDITED = "directives were given since this schedule was found; when it was:"
 
 
-class Stage(StageDirectives):
+class Stage(RankDirectives):
     """One definition of a func in a schedule; its methods are directives."""
 
     __slots__ = ()
@@ -381,6 +384,41 @@ class BaseSchedule(Suggesting):
             arguments = (("source", self.source_name(source)),)
             self.do(Directive("donate", self.state.program.outputs[0], 0, arguments, here()))
         return self
+
+    def interleave(self, loops: Sequence[StepLoops], order: Sequence[tuple[int, int]] | None = None) -> Self:
+        """Run the iterations of loops of several distributed funcs in one order; returns the schedule.
+
+        Each loop is the first one inside of the distributed loops of its func; its iterations are steps. It
+        is given by its handle, or as a pair of its func and its name; a list of loops in place of one
+        advances as one. `order` has a pair for each step: the position in `loops`, and the number of the
+        step. Without it one step of each follows the other, step by step. Ranks run what they compute, send
+        and receive in this order; what a step reads of the others must be computed before. Elements of funcs
+        that are computed and read in steps, and are no outputs, are stored from their first step to the last.
+        `td.recipes` has the orders of pipelines.
+        """
+        items = tuple(self._step_loops(x) for x in loops)
+        pairs = tuple(pair for item in items for pair in item)
+        arguments = (("items", items), ("order", order))
+        func = pairs[0][0] if pairs else self.state.program.outputs[0]
+        self.do(Directive("interleave", func, 0, arguments, here()))
+        return self
+
+    def _step_loops(self, item: StepLoops) -> tuple[tuple[str, str], ...]:
+        """The funcs and names of the loops that advance together."""
+        match item:
+            case Loop():
+                return ((item.stage.func, item.name),)
+            case (Func() | Stage() | str() as func, (Variable() | str()) as loop):
+                return ((self.source_name(func), name_of_loop(loop, ())),)
+            case [*several] if several:
+                return tuple(pair for x in several for pair in self._step_loops(x))
+            case _:
+                raise TypeMismatch(
+                    f"{item!r} is no loop of a func",
+                    loc=here(),
+                    label="this directive",
+                    hint='pass what divide or split returns, or a pair: ("f", "x_o")',
+                )
 
     def apply(self, recipe: Callable[[Self], Any]) -> Self:
         """Run a recipe, a function of the schedule; returns the schedule."""

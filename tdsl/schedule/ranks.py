@@ -122,7 +122,7 @@ def distribute(
     _check_entries(f, definition, entries)
     for name in (find_loop(state, func, definition, x) for x in entries if isinstance(x, str)):
         _check_associative(state, func, definition, plan.nests[definition], name)
-        _check_local_updates(f, definition, plan.nests[definition], name)
+        check_local_updates(f, definition, plan.nests[definition], name)
     outer: list[str] = []
     distributed: list[AxisEntry] = []
     for loop, (_, parts) in zip(entries, axes, strict=True):
@@ -212,7 +212,7 @@ def _check_update(f: FuncDef, definition: int) -> None:
         )
 
 
-def _check_local_updates(f: FuncDef, definition: int, nest: Nest, name: str) -> None:
+def check_local_updates(f: FuncDef, definition: int, nest: Nest, name: str) -> None:
     """Raise Illegal if an update accesses elements of another iteration of the first definition's loop."""
     if definition or len(f.definitions) == 1:
         return
@@ -233,13 +233,14 @@ def _check_local_updates(f: FuncDef, definition: int, nest: Nest, name: str) -> 
 
 def communicate(
     state: State, func: str, definition: int, *, tensors: tuple[str, ...], at: str, prefetch: int = 0,
-    deterministic: bool = False, overlap: bool = False, routed: bool | None = None,
+    deterministic: bool = False, overlap: bool = False, routed: bool | None = None, since: str | None = None,
 ) -> State:  # fmt: skip
     """Receive the tensors that a loop's body reads when an iteration starts; send its results at its end.
 
     With `prefetch`, receives start that many iterations ahead and overlap with computation; with `overlap`,
     the points that read local elements only are computed meanwhile. With `routed`, elements that data select
-    are received by an all-to-all of their rows; if it is False, by that of their box.
+    are received by an all-to-all of their rows; if it is False, by that of their box. With `since`, messages
+    are in flight from the begin of that func on.
     """
     plan = state.plan(func)
     if not plan.distributed:
@@ -250,7 +251,7 @@ def communicate(
     if definition != plan.distributed_definition:
         raise Illegal("another definition is distributed", "communicate at a loop of that one")
     for x in nest.names()[: nest.position(name) + 1]:
-        _check_local_updates(state.program.func(func), definition, nest, x)
+        check_local_updates(state.program.func(func), definition, nest, x)
     if name in outer[:-1]:
         raise Illegal(
             f"{name!r} is fixed by the rank, and {outer[-1]!r} inside of it, too",
@@ -284,6 +285,15 @@ def communicate(
             "ranks learn which elements they receive when the iteration starts",
             "route what is read, without prefetch and overlap",
         )
+    if since is not None and (func in tensors or prefetch or overlap or routed):
+        raise Illegal(
+            "messages with two times to start",
+            "name what is read with since, without prefetch, overlap and routed",
+        )
+    if since is not None and (since == func or not state.program.has_func(since)):
+        raise Illegal(
+            f"{since!r} is no other func", did_you_mean(since, [f.name for f in state.program.funcs])
+        )
     for tensor in tensors if routed else ():
         if not any(data_axes(r.index) for r in _reads_of(state, reads, tensor)):
             raise Illegal(
@@ -295,8 +305,9 @@ def communicate(
     ahead = (*plan.ahead, *((tensor, prefetch) for tensor in dict.fromkeys(tensors) if prefetch))
     said = () if routed is None else tuple((tensor, routed) for tensor in dict.fromkeys(tensors))
     plan = replace(
-        plan, communicated=communicated, ahead=ahead, overlapped=overlapped, routed=(*plan.routed, *said)
-    )
+        plan, communicated=communicated, ahead=ahead, overlapped=overlapped, routed=(*plan.routed, *said),
+        since=(*plan.since, *((tensor, since) for tensor in dict.fromkeys(tensors) if since is not None)),
+    )  # fmt: skip
     return state.with_plan(func, replace(plan, deterministic=plan.deterministic or deterministic))
 
 

@@ -105,26 +105,42 @@ def _call_text(d: Directive) -> str:
         case "prefetch":
             of = f", of={_value(a['of'])}" if a.get("of") else ""
             return f"{stage}.prefetch({_value(a['source'])}, {_value(a['loop'])}, {a['offset']}{of})"
-        case "place":
-            return f"s.place({_value(a['tensor'])}, {_value(a['notation'])}, {grid_text(a['grid'], 'td.')})"
-        case "ranks":
-            return f"s.ranks({a['count']})"
-        case "overwrite":
-            return f"s.overwrite({_value(d.func)}, {_value(a['source'])})"
-        case "donate":
-            return f"s.donate({_value(a['source'])})"
         case "distribute":
             return f"{stage}.distribute({_value(a['loops'])}, {grid_text(a['grid'], 'td.')})"
         case "communicate":
-            rest = _options(a, "tensors", "at", prefetch=0, deterministic=False, overlap=False, routed=None)
+            rest = _options(
+                a, "tensors", "at", prefetch=0, deterministic=False, overlap=False, routed=None, since=None
+            )
             return f"{stage}.communicate({_value(a['tensors'])}, at={_value(a['at'])}{rest})"
         case "rotate":
             return f"{stage}.rotate({_value(a['loop'])}, by={_value(a['by'])})"
         case "specialize":
             arguments = ", ".join(f"{k}={_value(v)}" for k, v in a.items())
             return f'{stage}.do("specialize", {arguments})'
+        case "place" | "ranks" | "overwrite" | "donate" | "interleave":
+            return f"s.{d.name}({_schedule_arguments(d, a)})"
         case _:
             return f"{stage}.{d.name}({', '.join(_value(v) for v in a.values())})"
+
+
+def _schedule_arguments(d: Directive, a: dict[str, Any]) -> str:
+    """The arguments of a directive of the whole schedule."""
+    match d.name:
+        case "place":
+            return f"{_value(a['tensor'])}, {_value(a['notation'])}, {grid_text(a['grid'], 'td.')}"
+        case "overwrite":
+            return f"{_value(d.func)}, {_value(a['source'])}"
+        case "interleave":
+            items = ", ".join(_item_text(item) for item in a["items"])
+            return f"[{items}]{_options(a, 'items', order=None)}"
+        case _:
+            return ", ".join(map(_value, a.values()))
+
+
+def _item_text(item: tuple[tuple[str, str], ...]) -> str:
+    """The loops that advance together: one as a pair of its func and its name, several as a list."""
+    pairs = ", ".join(map(_value, item))
+    return pairs if len(item) == 1 else f"[{pairs}]"
 
 
 def _stage_text(func: str, definition: int) -> str:

@@ -12,20 +12,16 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.value import Value, Variable
 from tdsl.machine.instructions.instruction import Instruction
-from tdsl.placement.grid import Grid
 from tdsl.schedule.directive import Directive, Recorder, current_names
-from tdsl.schedule.distribute_onto import axis_entries, deal_out, loops_of_blocks, placed_tensors
 from tdsl.schedule.naming import (
     Loop,
     LoopLike,
-    check_grid,
     check_owner,
     check_recipe,
     name_of_dim,
     name_of_loop,
 )
 from tdsl.schedule.online import online_name
-from tdsl.schedule.ranks import distributed_loops
 from tdsl.schedule.specialize import encode_condition
 from tdsl.schedule.state import Illegal
 
@@ -100,7 +96,7 @@ class StageDirectives(Suggesting):
         """
         before = self._names()
         unusual = None if is_one_of(tail, ("guard",)) else tail
-        given = _given(factor=factor, nparts=nparts, tail=unusual, names=names)
+        given = only_given(factor=factor, nparts=nparts, tail=unusual, names=names)
         self.do("split", loop=self.loop_name(loop), **given)
         outer, inner = self._new_loops(before)
         return outer, inner
@@ -130,7 +126,7 @@ class StageDirectives(Suggesting):
         """Fuse a loop and the loop directly inside it; returns the fused loop."""
         before = self._names()
         named = {"outer": self.loop_name(outer), "inner": self.loop_name(inner)}
-        self.do("fuse", **named, **_given(name=name))
+        self.do("fuse", **named, **only_given(name=name))
         return self._new_loops(before)[0]
 
     def reorder(self, *loops: LoopLike) -> Self:
@@ -199,7 +195,7 @@ class StageDirectives(Suggesting):
         synchronise with each other between tiles. With `overlap_mma` as well, asynchronous MMAs that read
         only tiles are issued one iteration early. (`apart` and `early` are the names of both in version 0.1.)
         """
-        options = _given(producer_warps=producer_warps or None, overlap_mma=overlap_mma or None)
+        options = only_given(producer_warps=producer_warps or None, overlap_mma=overlap_mma or None)
         options |= current_names(old)
         return self.do("pipeline", loop=self.loop_name(loop), stages=stages, **options)
 
@@ -208,11 +204,11 @@ class StageDirectives(Suggesting):
 
         On a reduction loop each lane keeps a partial result, which changes the order of a float sum.
         """
-        return self.do("vectorize", loop=self.loop_name(loop), **_given(factor=lanes))
+        return self.do("vectorize", loop=self.loop_name(loop), **only_given(factor=lanes))
 
     def unroll(self, loop: LoopLike, factor: int | None = None) -> Self:
         """Unroll a loop completely, or with `factor` by groups of that many iterations."""
-        return self.do("unroll", loop=self.loop_name(loop), **_given(factor=factor))
+        return self.do("unroll", loop=self.loop_name(loop), **only_given(factor=factor))
 
     def atomic(self) -> Self:
         """Allow reduction loops to run in parallel, with atomic updates; returns the stage of the updates.
@@ -291,7 +287,7 @@ class StageDirectives(Suggesting):
         extent also for tiles at edges, where elements before or behind the needed ones are computed, too.
         If fewer elements are needed in the enclosing places, or in all, only those are computed.
         """
-        return self.do("bound_extent", dim=name_of_dim(dim), **_given(extent=extent))
+        return self.do("bound_extent", dim=name_of_dim(dim), **only_given(extent=extent))
 
     def set_scope(self, scope: str) -> Self:
         """Set the memory scope: "auto", "heap", "stack", "register"; GPU: "shared", "group", "fragment"."""
@@ -322,7 +318,7 @@ class StageDirectives(Suggesting):
 
         With `inputs`, those that are read at all of these points, as x[i, j], are read at the flat index.
         """
-        before, given = self._names(), _given(inputs=inputs or None, name=name)
+        before, given = self._names(), only_given(inputs=inputs or None, name=name)
         self.do("flatten", variables=tuple(map(self.loop_name, variables)), **given)
         return self._new_loops(before)[0]
 
@@ -338,7 +334,7 @@ class StageDirectives(Suggesting):
 
     def rfactor(self, loop: LoopLike, name: str | None = None) -> Self:
         """Compute a partial result per iteration of a reduction loop, merged here; returns the new stage."""
-        (partial,) = self._do_adding("rfactor", loop=self.loop_name(loop), **_given(name=name))
+        (partial,) = self._do_adding("rfactor", loop=self.loop_name(loop), **only_given(name=name))
         return type(self)(self.schedule, partial.name, len(partial.definitions) - 1)
 
     def online(self, loop: LoopLike, factor: int, name: str | None = None) -> Self:
@@ -349,7 +345,7 @@ class StageDirectives(Suggesting):
         returned; the reductions of a tile are named `..._tile`.
         """
         before = self.schedule.state.program
-        self.do("online", loop=self.loop_name(loop), factor=factor, **_given(name=name))
+        self.do("online", loop=self.loop_name(loop), factor=factor, **only_given(name=name))
         return type(self)(self.schedule, online_name(before, self.func, name), 0)
 
     def reassociate(self, source: Func | StageDirectives | str, name: str | None = None) -> Self:
@@ -358,7 +354,7 @@ class StageDirectives(Suggesting):
         B C is a new func, whose stage is returned. The order of float operations changes.
         """
         named = self.schedule.source_name(source)
-        added = self._do_adding("reassociate", source=named, **_given(name=name))
+        added = self._do_adding("reassociate", source=named, **only_given(name=name))
         return type(self)(self.schedule, next(f.name for f in added if f.definitions[0].ranges), 0)
 
     def fold_update(self) -> Self:
@@ -418,74 +414,6 @@ class StageDirectives(Suggesting):
         name = instruction.name if isinstance(instruction, Instruction) else instruction
         return self.do("tensorize", loop=self.loop_name(loop), instruction=name)
 
-    def distribute(
-        self, loops: LoopLike | int | Sequence[LoopLike | int] = (),
-        grid: Grid | Sequence[Grid] | None = None, *, onto: TensorLike | None = None,
-    ) -> tuple[Loop, ...]:  # fmt: skip
-        """Distribute the iterations of loops over ranks, one entry for each axis of the grid.
-
-        In place of a loop, "*" lets every coordinate compute the func, a number that one alone, and "partial"
-        each from its own part of sources placed as partial(sum), in which the func must be linear and
-        homogeneous (else ScheduleError): the results are parts of a sum.
-        Each loop is divided into as many blocks as its axis has ranks; the loops over blocks, returned,
-        become outermost, the old names mean the loops inside a block. A loop given twice is divided twice.
-        If a reduction loop is distributed, partial results are combined at the owners of the func.
-
-        `onto` is a tensor with a placement, or the func itself: loops and grid are then taken from its blocks
-        (owner computes), so that none of its elements is communicated. Blocks that are dealt out, as in
-        "r/64", are computed and communicated one after the other.
-        """
-        turns: list[str] = []
-        if onto is None:
-            named, levels = axis_entries(loops, self._names(), self.loop_name), check_grid(grid).levels
-        else:
-            alone = isinstance(loops, tuple) and not loops and grid is None
-            source, state = self.schedule.source_name(onto), self.schedule.state
-            owned, levels = loops_of_blocks(state, self.func, self.definition, source, alone=alone)
-            ranks = [n for level in levels for _, n in level]
-            named, turns = deal_out(owned, ranks, lambda x, n, t: self._loop_names(self.split(x, n, tail=t)))
-        self.do("distribute", loops=named, grid=levels)
-        outer = distributed_loops(self.schedule.state.plan(self.func))
-        if turns:  # one block at a time
-            self.reorder(*turns, *(x for x in self._names() if x not in (*outer, *turns)))
-            self.communicate(list(placed_tensors(self.schedule.state, self.func)), at=turns[-1])
-        return tuple(Loop(self, x) for x in outer)
-
-    def local(self, loop: LoopLike) -> Loop:
-        """The loop that each rank runs inside a distributed loop, given the name of the latter."""
-        nest = self.schedule.state.plan(self.func).nests[self.definition]
-        name = self.loop_name(loop)
-        return Loop(self, dict(nest.aliases).get(name, name))
-
-    def communicate(
-        self, tensors: TensorLike | Sequence[TensorLike], at: LoopLike, *, prefetch: int = 0,
-        deterministic: bool = False, overlap: bool = False, routed: bool | None = None,
-    ) -> Self:  # fmt: skip
-        """Receive the parts of tensors that this stage reads at the start of every iteration of a loop.
-
-        Results of the stage, if it is among `tensors`, are sent to their owners at the end. The loop is the
-        last distributed one, where other tensors are communicated, or one inside of it: messages are then
-        more and smaller, buffers smaller. With `prefetch`, receives start that many iterations ahead, into
-        separate buffers. With `overlap`, points that read elements of this rank alone are computed meanwhile.
-        With `deterministic`, partial results are combined in rank order, independently of MPI's algorithm.
-        With `routed`, rows that data select, as `x[at[t], d]`, are received by all-to-alls (the call raises
-        IndexBoundError for no row), if it is False the box of all; by default the expected bytes decide.
-        """
-        listed = tensors if isinstance(tensors, list | tuple) else (tensors,)
-        names = tuple(self.schedule.source_name(t) for t in listed)
-        options = {"prefetch": prefetch, "deterministic": deterministic, "overlap": overlap}
-        given = _given(**{k: v or None for k, v in options.items()}, routed=routed)
-        return self.do("communicate", tensors=names, at=self.loop_name(at), **given)
-
-    def rotate(self, loop: LoopLike, by: LoopLike | Sequence[LoopLike]) -> Loop:
-        """Rotate a loop by the iterations of the loops `by` around it (systolic order); returns the new loop.
-
-        x = (new + the loops of `by`) modulo the extent of x: neighbouring ranks are one step apart.
-        """
-        before = self._names()
-        self.do("rotate", loop=self.loop_name(loop), by=self._loop_names(by))
-        return self._new_loops(before)[0]
-
     def _loop_names(self, loops: LoopLike | Sequence[LoopLike]) -> tuple[str, ...]:
         listed = loops if isinstance(loops, list | tuple) else (loops,)
         return tuple(self.loop_name(x) for x in listed)
@@ -495,6 +423,6 @@ class StageDirectives(Suggesting):
         return self.do("pin")
 
 
-def _given(**arguments: Any) -> dict[str, Any]:
+def only_given(**arguments: Any) -> dict[str, Any]:
     """The arguments that are not None, which a directive stores and prints."""
     return {name: value for name, value in arguments.items() if value is not None}

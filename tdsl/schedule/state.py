@@ -287,7 +287,8 @@ class FuncPlan:
     its own part of partial sources. `communicated` maps a tensor or func to the loop at which it is received,
     or sent to its owners, `ahead` to the iterations before its use; `overlapped` are received while
     points that read local elements are computed. `routed` are those of which the rows that data select are
-    received, or if False never so. If `deterministic`, partial results combine in rank order.
+    received, or if False never so. `since` has, for tensors that are received early, the func at
+    whose begin. If `deterministic`, partial results combine in rank order.
     `policies` has the cache policy of the loads of each source that has one.
     `filled`: a copy that is 0 beyond the edges of its source. `extents` are fixed extents of dimensions, the
     same wherever the func is computed, None for the largest that is needed.
@@ -318,6 +319,7 @@ class FuncPlan:
     ahead: tuple[tuple[str, int], ...] = ()
     overlapped: tuple[str, ...] = ()
     routed: tuple[tuple[str, bool], ...] = ()
+    since: tuple[tuple[str, str], ...] = ()
     deterministic: bool = False
     scheduled: bool = False
     loc: Loc | None = field(default=None, compare=False)
@@ -339,13 +341,30 @@ def levels_of(plan: FuncPlan) -> Iterator[Level]:
         yield plan.store
 
 
+@frozen
+class Interleaving:
+    """Loops of several funcs whose iterations, called steps, run in an order across the funcs.
+
+    Each of `items` has the loops that advance together, as pairs of a func and a loop. `order` has the number
+    of an item and of a step for each step; None runs one step of each item in turn.
+    """
+
+    items: tuple[tuple[tuple[str, str], ...], ...]
+    order: tuple[tuple[int, int], ...] | None = None
+
+    @property
+    def loops(self) -> dict[str, str]:
+        """The loop of each func."""
+        return dict(loop for item in self.items for loop in item)
+
+
 @frozen(slots=False)
 class State:
     """A program, the plan of each of its funcs, and the placement of tensors and funcs on a grid of ranks.
 
     `ranks` is the number of ranks of a run, None for that of the grid; ranks beyond the grid are idle.
     `overwrites` are funcs, each with the input whose memory it takes; `donated` are the inputs whose blocks
-    are freed after their last reader.
+    are freed after their last reader. `interleaved` are loops whose steps run in an order of their own.
     `strided_inputs` are the tensors that are not contiguous along the last dimension in a call, `with_gaps`
     the arrays of a call whose elements do not follow each other in memory.
     """
@@ -357,6 +376,7 @@ class State:
     ranks: int | None = None
     overwrites: tuple[tuple[str, str], ...] = ()
     donated: tuple[str, ...] = ()
+    interleaved: tuple[Interleaving, ...] = ()
     strided_inputs: tuple[str, ...] = ()
     with_gaps: tuple[str, ...] = ()
 

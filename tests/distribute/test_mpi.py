@@ -19,7 +19,7 @@ grid_of_six = td.Grid(x=2, y=3)
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM = Path(__file__).parent / "under_mpi.py"
 PARTS = [
-    "products", "collectives", "collectives of 40", "collectives of 150", "modules",
+    "products", "collectives", "collectives of 40", "collectives of 150", "modules", "pipelines",
 ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import tdsl as td
 from tdsl.distribute import mpi, mpi_execution
 from tdsl.distribute.engine import Transfer
+from tests.distribute import pipelined
 from tests.distribute.matmuls import cube, flat, matmul, two_and_a_half
 from tests.distribute.test_entries import factors, two_products
 from tests.distribute.test_results import histogram
@@ -177,12 +178,39 @@ def modules() -> None:
             np.testing.assert_array_equal(whole, expected, err_msg=str(s))
 
 
+def pipelines() -> None:
+    """Orders of a pipeline of four stages, without and with windows, one of them also as a module."""
+    os.environ["NUMBA_DISABLE_JIT"] = "1"
+    inputs = pipelined.arrays(4, 10, 3)
+    expected = pipelined.gradients(inputs, 4)
+    cases = ((td.recipes.gpipe, False), (td.recipes.one_f_one_b, True), (td.recipes.eager_one_f_one_b, True))
+    for order, windows in cases:
+        s = pipelined.on_stages(pipelined.training(4, 10, 3), 4)
+        s.interleave(pipelined.steps_of(s, 4, 5, windows=windows), order=order(4, 5))
+        p = td.compile(s, target="python")
+        blocks = [p.block(t.name, x) for t, x in zip(p.signature.inputs, inputs, strict=True)]
+        results, carried = p(*blocks, count=True)
+        plan, me = p.plan(), td.mpi.rank()
+        planned = (plan.received[me], plan.sent[me], plan.messages[me])
+        assert (carried.received, carried.sent, carried.messages) == planned, str(s)
+        if order is td.recipes.one_f_one_b:
+            space: dict[str, Any] = {}
+            exec(compile(str(p.source("mpi")), "module of a plan", "exec"), space)
+            for got, block in zip(space["run"](*blocks), results, strict=True):
+                np.testing.assert_array_equal(got, block)
+        for name, block, right in zip(names_of(p), results, expected, strict=True):
+            whole = p.gather(name, block)
+            if me == 0:
+                np.testing.assert_array_equal(whole, right, err_msg=str(s))
+
+
 PARTS = {
     "products": products,
     "collectives": lambda: collectives(mpi.LARGEST),
     "collectives of 40": lambda: collectives(40),
     "collectives of 150": lambda: collectives(150),
     "modules": modules,
+    "pipelines": pipelines,
 }
 
 if __name__ == "__main__":
