@@ -107,9 +107,8 @@ class Stage:
     _dependencies: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _spans: dict[object, Span] = field(default_factory=dict)
     _indices: dict[tuple[str, int], tuple[list[Expr], tuple[str, ...]]] = field(default_factory=dict)
-    _reads: dict[str, tuple[Read, ...] | None] = field(
-        default_factory=dict
-    )  # None: also read by updates or task funcs
+    # None: also read by updates or task funcs
+    _reads: dict[str, tuple[Read, ...] | None] = field(default_factory=dict)
     # the axes of which every coordinate computes the same; each one from its own part of partial sources; one
     # coordinate, which follows
     repeated_axes: tuple[int, ...] = field(init=False)
@@ -125,8 +124,7 @@ class Stage:
         self.fixed_axes = tuple((n, e.coordinate) for n, e in entries if isinstance(e, Fixed))
         names, outer = {n for n, _, _ in self.definition.ranges}, set(self.outer)
         windows = dict(self.state.plan(self.name).since)
-        tensors = {s: self.aliases.get(s, s) for s in self.sources}
-        self.since = {s: windows[t] for s, t in tensors.items() if t in windows}
+        self.since = {s: windows[self.tensor_of(s)] for s in self.sources if self.tensor_of(s) in windows}
         self.has_partial_results = (
             bool(self.definition_index or self.partial_axes or dict(self.state.placed)[self.name].partial)
             or any(part.name in names and part.loops & outer for part in self.parts)
@@ -410,8 +408,7 @@ def stage_of(state: State, f: FuncDef, whole: SpanBox) -> Stage:
         x if isinstance(x, str) else axis_name(axis, x)
         for x, axis in zip(plan.distributed, state.grid.names, strict=True)
     )
-    is_stepped = any(f.name in x.loops for x in state.interleaved)
-    depth = max(fixed + is_stepped, *levels.values())
+    depth = max(fixed + any(f.name in x.loops for x in state.interleaved), *levels.values())
     outer = (*axes, *nest.names()[loops : loops + depth - fixed])
     runs |= {x: (0, n) for x, n in zip(axes, state.grid.shape, strict=True) if x not in runs}
     counts = tuple(hi - lo for lo, hi in (runs[x] for x in outer))
