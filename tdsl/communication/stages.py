@@ -41,7 +41,7 @@ from tdsl.lang.regions import (
     union,
 )
 from tdsl.lang.types import DType
-from tdsl.placement.notation import Copies, Fixed, Partial
+from tdsl.placement.notation import Copies, Fixed, Partial, axis_name
 from tdsl.placement.ownership import SpanBox, is_empty
 from tdsl.placement.spans import Span, wrapped
 from tdsl.schedule.bounds_inference import box_with_updates, term_ranges
@@ -416,17 +416,6 @@ def stage_of(state: State, f: FuncDef, whole: SpanBox) -> Stage:
         state, f, plan.distributed_definition, whole, outer, fixed, counts, levels, dict(plan.ahead),
         task_funcs, sources, spans, parts, runs, plan.distributed,
     )  # fmt: skip
-
-
-def axis_name(axis: str, entry: Copies | Fixed | Partial) -> str:
-    """The name of the outer loop of an axis over which no loop is distributed; no loop has such a name."""
-    match entry:
-        case Copies():
-            return f"{axis}=*"
-        case Fixed(coordinate):
-            return f"{axis}={coordinate}"
-        case Partial(op):
-            return f"{axis}=partial({op})"
 
 
 def _span_of(i: Interval) -> Span:

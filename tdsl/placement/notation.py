@@ -198,3 +198,14 @@ def _entry(word: str, dims: str, axis: str, size: int) -> Entry:
         f"{word!r} is no dimension of {dims!r}" if dims else f"{word!r} is no entry of a scalar",
         "an entry is one of the letters on the left, * for copies, a coordinate, or partial(sum)",
     )
+
+
+def axis_name(axis: str, entry: Copies | Fixed | Partial) -> str:
+    """The name of the outer loop of an axis over which no loop is distributed; no loop has such a name."""
+    match entry:
+        case Copies():
+            return f"{axis}=*"
+        case Fixed(coordinate):
+            return f"{axis}={coordinate}"
+        case Partial(op):
+            return f"{axis}=partial({op})"

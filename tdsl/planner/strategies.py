@@ -10,12 +10,12 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from tdsl.communication.stages import Stage, axis_name, stage_of
+from tdsl.communication.stages import Stage, stage_of
 from tdsl.core.node import frozen
 from tdsl.lang.definition import has_effects
 from tdsl.lang.program import FuncDef
 from tdsl.placement.grid import Grid
-from tdsl.placement.notation import Blocks, Copies, Entry, Fixed, Partial, Placement
+from tdsl.placement.notation import Blocks, Copies, Entry, Fixed, Partial, Placement, axis_name
 from tdsl.placement.ownership import SpanBox
 from tdsl.schedule.linear import NotLinear, check_linear
 from tdsl.schedule.ranks import distribute
