@@ -35,8 +35,8 @@ def pipeline(order):
             if source is not None:
                 s[f].communicate(source, at=steps[f], since=source)
         forward.append([steps.pop(a[n]), steps.pop(h[n])])
-        backward.insert(0, list(steps.values()))
-    return s.interleave(forward + backward, order=order(LAYERS, STEPS))
+        backward.append(list(steps.values()))
+    return s.interleave(forward + backward[::-1], order=order(LAYERS, STEPS))
 
 
 rng = np.random.default_rng(0)

@@ -9,6 +9,7 @@ wrong = CASES.wrong
 i, j, k = td.vars("i j k")
 a = td.Tensor("a", (20, 30), td.f32)
 b = td.Tensor("b", ("M", "N"), td.f32)
+s = td.Tensor("s", (8, 8), td.f32)
 
 
 def doubled():
@@ -322,12 +323,12 @@ def fused_after_another_directive():
     stage.fuse_reductions("total")  # here
 
 
-def two_products(second=lambda y: td.sum(a[i, k] * a[k, j], axis=k)):
-    """A product of a with itself, and another sum."""
+def two_products(second=lambda y: td.sum(s[i, k] * s[k, j], axis=k)):
+    """A product of a square matrix with itself, and another sum."""
     y, z, f = td.Func("y"), td.Func("z"), td.Func("f")
-    y[i, j] = td.sum(a[i, k] * a[k, j], axis=k)
+    y[i, j] = td.sum(s[i, k] * s[k, j], axis=k)
     z[i, j] = second(y)
-    f[i, j] = y[i, j] + z[i, j] + a[i, j]
+    f[i, j] = y[i, j] + z[i, j] + s[i, j]
     return td.Schedule(f)["y"]
 
 
@@ -348,7 +349,7 @@ def merged_with_what_sums_nothing():
 
 @wrong(td.ScheduleError, "merge_products", "'z' depends on 'y'", hint="same time")
 def merged_with_its_reader():
-    two_products(lambda y: td.sum(a[i, k] * y[k, j], axis=k)).merge_products("z")  # here
+    two_products(lambda y: td.sum(s[i, k] * y[k, j], axis=k)).merge_products("z")  # here
 
 
 @wrong(td.ScheduleError, "merge_products", "'y' and 'z' share no operand", hint="equal shapes")
@@ -371,12 +372,12 @@ def added_first_what_is_not_read():
 
 @wrong(td.ScheduleError, "add_first", "'y' is no element-wise func", hint="adds")
 def added_first_in_a_reduction():
-    two_products().add_first("a")  # here
+    two_products().add_first("s")  # here
 
 
-@wrong(td.ScheduleError, "add_first", "does not add terms with y, z, a to others", hint="beside others")
+@wrong(td.ScheduleError, "add_first", "does not add terms with y, z, s to others", hint="beside others")
 def added_first_all_terms():
-    two_products().schedule["f"].add_first(("y", "z", "a"))  # here
+    two_products().schedule["f"].add_first(("y", "z", "s"))  # here
 
 
 @wrong(td.ScheduleError, "add_first", "loops of 'f' were changed", hint="first")
