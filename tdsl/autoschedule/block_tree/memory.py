@@ -49,11 +49,7 @@ def bytes_read(boxes: Sequence[Box], grid: Grid, count: int, machine: Machine) -
         if down % group == 0:
             columns = min(across, ceil(count / group))
             rows = min(down, ceil(count / columns))
-            planes, left = list[int](), ceil(count / (rows * columns))
-            for n in reversed(outer):
-                planes.insert(0, min(n, left))
-                left = ceil(left / planes[0])
-            at = (*planes, rows, columns)[-len(grid) :]
+            at = (*plane[:-2], rows, columns)[-len(grid) :]
             read = prod(grid) / prod(at) * sum(box(at) for box in again)
             orders.append((round(once + read), max(rows, columns), group))
     read, _, group = min(orders)

@@ -44,12 +44,6 @@ def test_batches_and_single_axes_have_orders():
     assert of_batches == 5 * 11 * LARGE
 
 
-def test_blocks_at_a_time_go_over_several_planes():
-    shared = [lambda at: at[1] * at[2] * LARGE]
-    assert bytes_read(shared, (13, 4, 2), 104, AMPERE)[0] == 8 * LARGE
-    assert bytes_read(shared, (12, 4, 2), 32, AMPERE)[0] == 3 * 8 * LARGE
-
-
 def test_half_of_the_multiprocessors_draw_all_of_the_memory():
     whole = memory_seconds(1e9, AMPERE.threads, AMPERE)
     assert memory_seconds(1e9, AMPERE.threads // 2, AMPERE) == whole
