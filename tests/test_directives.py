@@ -330,6 +330,19 @@ def in_memory_of_the_tensor(s: Schedule, p: Programs) -> Any:
     return s.overwrite("f", "a")
 
 
+def in_steps_of_two_funcs(s: Schedule, p: Programs) -> None:
+    """Steps of two points of g take turns with those of f."""
+    grid, dims = td.Grid(x=3), "ab"[: len(p.index)]
+    s.place("a", f"{dims} -> a", grid)
+    steps = []
+    for f in ("g", "f"):
+        s.place(f, f"{dims} -> a", grid)[f].distribute(p.outer, grid)
+        step, _ = s[f].split(s[f].loops[-1], 2)
+        s[f].reorder(step, *(x.name for x in s[f].loops[1:] if x.name != step.name))
+        steps.append(step)
+    s.interleave(steps)
+
+
 def in_steps(s: Schedule, p: Programs) -> Any:
     """The tensor is fetched in steps of four points of the last loop, f is sent step by step."""
     on_ranks(s, p)
@@ -432,6 +445,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "distribute": (on(P.stencil, on_ranks), on(P.sums, on_ranks)),
     "overwrite": (on(P.scaled, in_memory_of_the_tensor),),
     "donate": (on(P.scaled, lambda s, p: (on_ranks(s, p), s.donate("a"))),),
+    "interleave": (on(P.scaled, in_steps_of_two_funcs),),
     "communicate": (on(P.stencil, in_steps), on(P.sums, in_steps)),
     "rotate": (on(P.scaled, turned), on(P.sums, in_turned_steps)),
     "flatten": (on(P.stencil, flattened), on(P.scaled, flattened)),
@@ -466,6 +480,7 @@ def test_every_directive_is_used() -> None:
     assert set(USES) == set(DIRECTIVES)
 
 
+@pytest.mark.in_part(80)
 @pytest.mark.parametrize("use, rank", CASES)
 def test_a_directive_keeps_the_meaning_at_every_size(use: Use, rank: int) -> None:
     for dtype, shapes in ((td.i32, SHAPES[rank]), (td.f32, SHAPES[rank][-2:])):

@@ -57,6 +57,7 @@ def edges_of(text: str) -> list[tuple[str, str]]:
     return [(m[1], reader) for m in matches if m for reader in m[2].split(", ")]
 
 
+@pytest.mark.in_part(10)
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("searched", [False, True], ids=["by default", "found"])

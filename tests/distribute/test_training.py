@@ -7,6 +7,7 @@ import pytest
 from tests.distribute.test_mpi import ROOT, needs_mpi, ranks
 
 
+@pytest.mark.in_part(1)
 @needs_mpi
 @pytest.mark.parametrize("count", [2, 4, 8])
 def test_training_moves_what_the_literature_says(count: int) -> None:

@@ -190,8 +190,8 @@ Compiled has no attribute 'soruce' [attribute TD0001]
   at test_messages.py:LINE
    LINE | td.compile(f).soruce("llvm")
           ^^^^^^^^^^^^^^^^^^^^ no such attribute
-  hint: did you mean 'source'? There are: c_function, dynamic, explain, export, export_launcher, launch, loops, \
-profile, schedule, sizes, source, target""",
+  hint: did you mean 'source'? There are: c_function, dynamic, explain, export, export_launcher, launch, \
+loops, profile, schedule, sizes, source, target""",
     ),
     td.TdslError: (
         setting,

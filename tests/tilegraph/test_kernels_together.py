@@ -113,6 +113,7 @@ def test_values_of_a_thread_are_not_read_by_copies_that_threads_share(size, term
     np.testing.assert_array_equal(got, (x - top).astype(np.float32) @ w.astype(np.float32))
 
 
+@pytest.mark.in_part(1)
 @pytest.mark.parametrize("make", [corners, depthwise, two_products])
 def test_the_default_of_a_search_is_what_compile_takes(make):
     s = td.Schedule(make(MANY[make]), target=GPU)

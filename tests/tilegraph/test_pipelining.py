@@ -25,6 +25,7 @@ def stages_of(schedule):
     }
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("terms, stages", [(1, 0), (16, 0), (20, 2), (47, 3), (130, 3)])
 def test_steps_of_any_number_are_fetched_ahead(terms, stages):
     program = td.Schedule(products(70, terms, 64, 36)).program
@@ -35,6 +36,7 @@ def test_steps_of_any_number_are_fetched_ahead(terms, stages):
     check(schedule, program)
 
 
+@pytest.mark.in_part(1)
 @pytest.mark.parametrize("terms", [32, 48, 96])
 def test_operands_of_tensor_cores_are_fetched_ahead(monkeypatch, terms):
     few = replace(describe_gpu("sm_80"), threads=2)  # so that tiles are large

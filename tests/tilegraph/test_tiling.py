@@ -135,6 +135,7 @@ def test_rows_whose_terms_share_few_cache_sets_are_padded() -> None:
     np.testing.assert_allclose(td.compile(schedule)(x=given[0], w=given[1]), want, 1e-3)
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize("name", CHAINS)
 def test_nested_tiles_of_small_levels_are_right(name: str) -> None:
     program = td.Schedule(*CHAINS[name](22)).program

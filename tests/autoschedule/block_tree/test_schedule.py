@@ -42,6 +42,7 @@ def product(m, n, terms, dtype=td.f32, turned=(False, False)):
     return f
 
 
+@pytest.mark.in_part(8)
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)], ids=str)
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (67, 131, 37), (64, 96, 40), (130, 3, 200)], ids=str)
 def test_products_of_any_sides(rng, sizes, turned):
@@ -91,6 +92,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.in_part(6)
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("sizes", [(64, 64, 64), (37, 70, 20), (1, 33, 100)], ids=str)
 def test_copies_in_any_layout(rng, sizes, layout):
@@ -105,6 +107,7 @@ def test_copies_in_any_layout(rng, sizes, layout):
     np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda"))(*arrays), arrays[0] @ arrays[1])
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)], ids=str)
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
 def test_products_of_even_rows_have_no_conflicts(turned, arch):

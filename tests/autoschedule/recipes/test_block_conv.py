@@ -97,6 +97,7 @@ def test_other_windows(rng, window):
     agrees("first", s, rng)
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize("window", [3, 5, 11])
 @pytest.mark.parametrize("arch", ["sm_75", "sm_89", "sm_90a"])
 def test_tiles_of_both_operands_fit(window, arch):

@@ -125,6 +125,7 @@ def scheduled(name, rows, length, **choices):
     return s, if_suited(td.recipes.block_rows, s[owner], **choices)
 
 
+@pytest.mark.in_part(24)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("rows, length", SIZES)
 def test_rows_at_any_size(rng, name, rows, length):

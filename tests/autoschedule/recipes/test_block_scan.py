@@ -59,6 +59,7 @@ def test_running_sums_of_any_length(rng, shape, axis):
     check(rng, shape, axis, td.f32)
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize("op", ACCUMULATED)
 @pytest.mark.parametrize(
     "dtype, shape, axis", [(td.f64, (3, 333), 1), (td.i32, (10_007,), 0), (td.f16, (70, 33), 0)]

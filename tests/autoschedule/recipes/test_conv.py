@@ -131,6 +131,7 @@ def test_groups(rng):
     np.testing.assert_array_equal(run(a, b), want)
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("deep", [False, True])
 @pytest.mark.parametrize("side, channels", [(7, 9), (1, 17), (20, 33)])

@@ -25,6 +25,7 @@ CASES = {
 }
 
 
+@pytest.mark.in_part(5)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_convolution(rng, case):
     result, sums = case.funcs()

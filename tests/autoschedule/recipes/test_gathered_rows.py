@@ -66,6 +66,7 @@ def arrays(**shapes):
     return [td.Tensor(name, shape, td.i32 if name == "at" else td.f16) for name, shape in shapes.items()]
 
 
+@pytest.mark.in_part(10)
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize(
     "write",

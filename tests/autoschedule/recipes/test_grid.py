@@ -32,6 +32,7 @@ def convolutions(batch: int, rows: int) -> td.Schedule:
     return s
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("batch, rows", [(70_000, 64), (2, 8_000_000)])
 @pytest.mark.parametrize("define", [products, convolutions])
 def test_more_tiles_than_the_second_grid_axis_takes_are_on_the_first(define, batch, rows):

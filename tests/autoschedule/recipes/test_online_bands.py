@@ -9,6 +9,7 @@ import tdsl as td
 from tests.autoschedule.recipes.test_online_blocks import attention
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize(
     "sizes", [(2, 100, 777, 64), (1, 7, 300, 20), (3, 64, 256, 5), (1, 1, 1, 1), (1, 33, 513, 8)]
 )

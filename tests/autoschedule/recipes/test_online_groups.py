@@ -33,6 +33,7 @@ def scheduled(f: td.Func, **choices: Any) -> td.Schedule:
     return s
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize("name", CASES)
 def test_groups_give_attention(name: str) -> None:
     sizes, kind, choices = CASES[name]

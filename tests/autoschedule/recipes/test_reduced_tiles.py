@@ -107,6 +107,7 @@ def doubles(m, n, d):
     return out
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("make", [transposed, batches, norms, itself, weighted])
 def test_operands_and_epilogues(make, monkeypatch):
     target = td.Target("cuda", arch="sm_90a")

@@ -40,6 +40,7 @@ def gradients(dy, x, g):
     return dx, (dy * y).sum(0), dy.sum(0)
 
 
+@pytest.mark.in_part(6)
 @pytest.mark.parametrize("dtype", [td.f32, td.f16, td.f64])
 @pytest.mark.parametrize("m, n, each", [(1, 64, 1), (7, 96, 3), (13, 37, 4), (5, 1100, 2), (30, 8, 2)])
 def test_gradients_of_a_norm(rng, dtype, m, n, each):

@@ -41,6 +41,7 @@ def values(t):
 LANES = 8
 
 
+@pytest.mark.in_part(17)
 @pytest.mark.parametrize("name", ["sse2", "sse4", "avx2", "avx512", "aarch64"])
 @pytest.mark.parametrize("t", [f8e4m3, f8e5m2, f16, bf16, f32, f64, i32, i64, u64, bool_], ids=str)
 def test_code_calls_only_what_every_process_has(t, name):

@@ -82,6 +82,7 @@ PROGRAMS = {
 }  # fmt: skip
 
 
+@pytest.mark.in_part(50)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_defaults_are_assembled(name, arch):

@@ -75,6 +75,7 @@ def test_text_of_groups_is_right(mask, sizes, tmp_path):
     assert np.abs(got - expected(*given, mask=mask)).max() < 0.002
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("depth, mask", [(64, False), (128, False), (128, True), (256, False)])
 def test_machine_code_of_groups_has_each_product_once(depth, mask, tmp_path):
     kernel = scheduled(16, 8192, 8192, depth, dtype=td.bf16, mask=mask, arch="sm_90a")

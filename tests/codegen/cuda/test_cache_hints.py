@@ -71,6 +71,7 @@ def test_asynchronous_copies_have_hints():
     assert "UTMALDG" in code
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
 @pytest.mark.parametrize("dtype", [td.u8, td.f16, td.bf16, td.i32, td.f32, td.f64], ids=str)
 @pytest.mark.parametrize("lanes", [1, 4])

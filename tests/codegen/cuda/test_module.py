@@ -132,6 +132,7 @@ def test_layers_in_tiles_keep_their_sums_in_registers(parts, arch, tmp_path):
 ROWS = {"softmax": (1, 2), "layer norm": (3, 2), "log-sum-exp": (1, 2)}  # arrays read, reductions
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("length", [256, 4096])
@@ -235,6 +236,7 @@ def test_more_blocks_at_a_time_leave_fewer_registers():
     assert all(threads * count * blocks <= 65536 for count, blocks in zip(used, (1, 2, 3), strict=True))
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", ["blur", "filter", "sharpen"])
 def test_windows_are_read_from_shared_memory(name, arch, tmp_path):
@@ -249,6 +251,7 @@ def test_windows_are_read_from_shared_memory(name, arch, tmp_path):
         assert count(text, r"\bFFMA\b") == 4 * stores * 15
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", ["first", "last", "steps"])
 def test_convolutions_keep_their_sums_in_registers(name, arch, tmp_path):

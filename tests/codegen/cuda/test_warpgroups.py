@@ -78,6 +78,7 @@ def test_products_of_a_group_are_right(name):
     np.testing.assert_array_equal(got, want, strict=True)
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
 @pytest.mark.parametrize("name", FORMS)
 def test_text_of_products_of_a_group_is_right(name):

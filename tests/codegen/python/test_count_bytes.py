@@ -66,6 +66,7 @@ def test_too_many_accesses_are_an_error(monkeypatch: pytest.MonkeyPatch, estimat
     assert caught.value.loc is not None and caught.value.loc.file == __file__
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", ["masked softmax", "gated block", "two products", "triangle"])
 def test_the_estimate_of_accesses_is_within_a_tenth(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     estimates, accesses = [], []

@@ -50,6 +50,7 @@ def exact(dot, a, b):
         return (a.astype(wide) @ b.astype(wide)).astype(dot.total.numpy)
 
 
+@pytest.mark.in_part(8)
 @pytest.mark.parametrize("turned", TURNED)
 @pytest.mark.parametrize("dot", [*DOTS, SIGNED], ids=lambda d: f"{d.left}-{d.right}")
 def test_products_are_right_for_any_shape(rng, dot, turned):
