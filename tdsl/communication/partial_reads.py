@@ -53,6 +53,7 @@ class PartialReads:
             return None
         if (
             stage.ahead.get(source)
+            or source in stage.since
             or not combined_by_mpi(stage.state, source)
             or not self._is_local(source, inner)
         ):

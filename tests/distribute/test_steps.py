@@ -242,6 +242,24 @@ def test_wrong_loops_and_windows_are_refused() -> None:
         two_funcs()[0]["g"].communicate("x", at="i_o", since="f", prefetch=1)
 
 
+def test_partial_results_are_received_in_a_window() -> None:
+    a, b, grid = td.Tensor("a", (8, 8), td.i64), td.Tensor("b", (8, 4), td.i64), td.Grid(x=4)
+    i, j, k = td.vars("i j k")
+    y, z = td.Func("y"), td.Func("z")
+    y[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    z[i, j] = y[i, j] + 1
+    s = td.Schedule(z).place(a, "ik -> k", grid).place(b, "kj -> k", grid)
+    s.place(y, "ij -> partial(sum)", grid).place(z, "ij -> i", grid)
+    s[y].distribute(k, grid)
+    (at,) = s[z].distribute(i, grid)
+    s[z].communicate(y, at=at, since=y)
+    values = np.arange(64).reshape(8, 8), np.arange(32).reshape(8, 4)
+    p = td.compile(s, target="python")
+    got, counted = p.simulate(*values, count=True)
+    np.testing.assert_array_equal(got, values[0] @ values[1] + 1)
+    assert (counted.received, counted.sent) == (p.plan().received, p.plan().sent)
+
+
 def test_a_window_ends_after_it_starts() -> None:
     """Before what it waits for begins, no window can start; and it ends at a step, which has an order."""
     x, f, g, h = td.Tensor("x", (8,), td.i64), td.Func("f"), td.Func("g"), td.Func("h")
