@@ -29,6 +29,7 @@ from tdsl.distribute.buffer_contents import PlanFault
 from tdsl.distribute.check import check
 from tdsl.distribute.plan import Plan
 from tests.distribute.matmuls import cube, flat, matmul, two_and_a_half
+from tests.distribute.pipelined import chain
 from tests.distribute.test_entries import product_of_sums, two_products
 from tests.distribute.test_overwrite import training_step
 from tests.distribute.test_results import histogram
@@ -113,6 +114,8 @@ PLANS = {
     "on all": lambda: td.compile(two_products("*", "ij -> *", lambda p, q: p * q)).plan(),
     "overwritten": lambda: td.compile(training_step(3)).plan(),
     "parts": lambda: td.compile(histogram("r -> partial(sum)")).plan(),
+    "steps": lambda: td.compile(chain(3, 4, order=td.recipes.one_f_one_b(3, 4), windows=False)).plan(),
+    "steps with windows": lambda: td.compile(chain(3, 4, order=td.recipes.one_f_one_b(3, 4))).plan(),
 }
 
 
