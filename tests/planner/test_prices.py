@@ -125,6 +125,6 @@ def test_results_of_ranks_without_iterations_have_the_volume_s_price(shape, monk
 
     monkeypatch.setattr(prices.StagePrices, "_deliver", compared)
     grid = td.Grid(**{f"x{n}": size for n, size in enumerate(shape)})
-    for s in (product(3, 6, 8), product(6, 9, 3), mlp(4, 6, 9)):
+    for s in (product(3, 6, 8), product(6, 9, 3), product(9, 3, 6), mlp(4, 6, 9)):
         space_of(bind_state(s.state, {}), grid, Cluster(ranks=grid.size), as_target(None).machine(), {})
-    assert len(checked) >= 20
+    assert len(checked) > 30
