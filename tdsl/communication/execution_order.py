@@ -86,7 +86,7 @@ def steps_of(interleaving: Interleaving, stages: tuple[Stage, ...]) -> list[Bloc
             hint = f"loops are numbered from 0 to {len(items) - 1}, as they are named"
             raise _wrong_order(stages[0], f"there is no loop {n}", hint)
         if items[n] and m != following[n]:
-            what = f"step {m} of {items[n][0]!r} stands where step {following[n]} is next"
+            what = f"step {m} of {items[n][0]!r} comes where step {following[n]} is next"
             raise _wrong_order(stages[0], what, "name the steps of each loop once, from 0 upwards")
         following[n] += 1
     for item, count, done in zip(items, counts, following, strict=True):

@@ -191,11 +191,11 @@ def two_funcs(count: int = 4) -> tuple[td.Schedule, list[Any]]:
 @pytest.mark.parametrize(
     "order, message",
     [
-        ([(0, 0), (1, 1)], "step 1 of 'g' stands where step 0 is next"),
+        ([(0, 0), (1, 1)], "step 1 of 'g' comes where step 0 is next"),
         ([(0, n) for n in range(4)], "'g' has 4 steps, of which 0 are named"),
         ([(0, n) for n in range(5)], "'f' has 4 steps, of which 5 are named"),
         ([(2, 0)], "there is no loop 2"),
-        ([(0, 0), (0, 0)], "step 0 of 'f' stands where step 1 is next"),
+        ([(0, 0), (0, 0)], "step 0 of 'f' comes where step 1 is next"),
         (
             [(k, n) for n in range(4) for k in (1, 0)],
             "step 0 of 'g' waits for step 0 of 'f', which comes later",
