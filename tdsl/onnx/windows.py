@@ -77,7 +77,7 @@ def _transposed(
 
 
 def _with_zeros_between(x: Any, strides: Sequence[int]) -> Any:
-    """The array with `strides - 1` zeros after each element but the last, along all axes but the first two."""
+    """The array with `strides - 1` zeros after each element but the last; the first two axes have none."""
     for axis, stride in enumerate(strides, 2):
         if stride > 1:
             widths = [(0, 0)] * (x.ndim + 1)
