@@ -10,7 +10,10 @@ import pytest
 from tdsl.core import debug
 
 # Modules that can be imported with an extra only.
-collect_ignore_glob = ["docs/gallery/*.md"]  # tests/test_gallery.py runs these
+collect_ignore_glob = [
+    "docs/gallery/*.md",  # tests/test_gallery.py runs these
+    "tests/foreign/torch_*.py",  # commands, whose modules import torch and what its own tests need
+]
 if find_spec("tvm") is None:
     collect_ignore_glob += ["tdsl/codegen/cuda/*.py", "tests/codegen/cuda/shim.py"]
 if find_spec("torch") is None:

@@ -462,10 +462,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "add_first": (on(two_products, lambda s, p: s["f"].add_first(("y", "z"))),),
     "clone_in": (on(two_products, lambda s, p: s["y"].clone_in("f")),),
     "double": (on(scanned, lambda s, p: s["f"].update(0).double("r")),),
-    "online": (
-        on(P.shares, lambda s, p: s["f"].online("k", 4)),
-        on(P.shares, lambda s, p: s["f"].online("k", 64)),
-    ),
+    "online": tuple(on(P.shares, lambda s, p, n=n: s["f"].online("k", n)) for n in (4, 64)),
 }  # fmt: skip
 
 CASES = [
@@ -500,16 +497,3 @@ def test_the_uses_of_a_directive_hold_it(name: str) -> None:
     for use in USES[name]:
         s = use(Programs(td.Tensor("a", ("M", "N"), td.i32), td.vars("i j")))
         assert name in {d.name for d in s.directives}
-
-
-def test_arguments_of_pipeline_have_their_old_names_for_one_version() -> None:
-    from tests.codegen.cuda import programs
-
-    new = programs.matmul(td.f32, stages=3, bulk=True, producer=True)
-    old = programs.matmul(td.f32, bulk=True)
-    with pytest.warns(DeprecationWarning, match="apart=.* is deprecated: producer_warps="):
-        old["c"].pipeline("k_o", 3, apart=True)
-    assert old.state.plan("c").nests == new.state.plan("c").nests
-    text = new.to_json()
-    fresh = programs.matmul(td.f32).of_program(new.program)
-    assert fresh.replay(text.replace("producer_warps", "apart")).to_json() == text

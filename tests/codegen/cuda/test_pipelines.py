@@ -293,3 +293,14 @@ def test_computed_tiles_are_loaded_before_the_body_and_stored_after_it(m, n, p, 
     (product,) = (n for n, x in enumerate(body) if x.startswith("c["))
     (store,) = (n for n, x in enumerate(body) if x.startswith("a_factor_cache["))
     assert load < product < store
+
+
+def test_arguments_of_pipeline_have_their_old_names_for_one_version() -> None:
+    new = programs.matmul(td.f32, stages=3, bulk=True, producer=True)
+    old = programs.matmul(td.f32, bulk=True)
+    with pytest.warns(DeprecationWarning, match="apart=.* is deprecated: producer_warps="):
+        old["c"].pipeline("k_o", 3, apart=True)
+    assert old.state.plan("c").nests == new.state.plan("c").nests
+    text = new.to_json()
+    fresh = programs.matmul(td.f32).of_program(new.program)
+    assert fresh.replay(text.replace("producer_warps", "apart")).to_json() == text
