@@ -206,13 +206,13 @@ def load(
         library.import_symbol(symbol, address)
     for symbol in symbols:
         library.export_symbol(symbol)
-    # RuntimeDyld may place sections too far apart for the branches of AArch64.
-    is_aarch64 = host().architecture in ("aarch64", "arm64")
     with _exclusive_llvm():
         try:
             # One engine for each kernel: closing it frees all of its memory, while removing a library
             # from a shared engine leaks some.
-            engine = llvm.create_lljit_compiler(target_machine(host()), use_jit_link=is_aarch64)
+            # JITLink places all sections in one block. RuntimeDyld places each in any gap of the process, and
+            # ends the process where a reference of 32 bits does not reach from one to another.
+            engine = llvm.create_lljit_compiler(target_machine(host()), use_jit_link=True)
             tracker = library.link(engine, "kernel")
         except RuntimeError as error:
             raise _failure(name, "cannot load the code of", error) from error

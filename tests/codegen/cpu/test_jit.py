@@ -7,6 +7,8 @@ import gc
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -69,6 +71,40 @@ define i64 @k(i64 %x) {
   %y = call i64 @twice(i64 %x)
   ret i64 %y
 }
+"""
+
+TABLE = f"""
+@t = private unnamed_addr constant [4096 x i64] [{", ".join(f"i64 {n}" for n in range(4096))}]
+define i64 @k(i64 %i) {{
+  %p = getelementptr [4096 x i64], ptr @t, i64 0, i64 %i
+  %v = load i64, ptr %p
+  ret i64 %v
+}}
+"""
+
+# A process with 8 GiB of addresses taken, where no more than seven pages in a row are free above them and
+# single pages within: code of one page lies there, and constants of eight pages lie below.
+CROWDED = """
+import ctypes, mmap, sys
+from tdsl.codegen.cpu import jit
+from tdsl.machine.cpu import host
+
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+def taken(size):
+    return libc.mmap(None, size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, -1, 0)  # MAP_NORESERVE
+
+compiled = jit.emit_object(sys.argv[1], host())
+start = taken(8 << 30)
+while taken(8 * mmap.PAGESIZE) > start:
+    pass
+for page in range(1, 400, 2):
+    libc.munmap(start + (8 << 30) - page * mmap.PAGESIZE, mmap.PAGESIZE)
+code = jit.load(compiled, ["k"])
+print(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(code.address("k"))(4095))
 """
 
 
@@ -203,6 +239,12 @@ def test_code_is_unmapped_with_its_last_user():
     del loaded
     gc.collect()
     assert not mapped(address)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or sys.maxsize < 1 << 32, reason="maps pages as Linux")
+def test_code_reaches_its_constants_wherever_the_process_has_free_pages():
+    done = subprocess.run([sys.executable, "-c", CROWDED, TABLE], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "4095\n"), done.stderr
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="no count of memory")
