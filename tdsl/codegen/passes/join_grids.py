@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 
+from tdsl.codegen.analysis.launch_axes import launch_extents
 from tdsl.codegen.ir.fresh_names import FreshNames
-from tdsl.codegen.ir.loops import BLOCKS, CLUSTER, SERIAL, Alloc, Barrier, CopyTile, For, Kernel, Stmt
+from tdsl.codegen.ir.loops import (
+    BLOCKS,
+    CLUSTER,
+    LANES,
+    SERIAL,
+    WARP,
+    Alloc,
+    Barrier,
+    CopyTile,
+    For,
+    Invoke,
+    Kernel,
+    Shuffle,
+    Stmt,
+)  # fmt: skip
 from tdsl.codegen.ir.statements import is_empty, sequence, stored_in, walk
 from tdsl.codegen.passes.join_blocks import outermost_kernels, within
 from tdsl.errors import ScheduleError
 from tdsl.lang.expr import ONE, ZERO
+from tdsl.machine.instructions.instruction import INSTRUCTIONS
 
 
 def join_grids(kernel: Kernel) -> Kernel:
@@ -68,12 +84,21 @@ def _joined(group: list[Stmt], fresh: FreshNames) -> Stmt:
 def _check(group: list[Stmt], s: Stmt, names: str) -> None:
     """ScheduleError unless the blocks of a kernel can wait for each other and then execute `s`."""
     copied = {x.source for x in walk(s) if isinstance(x, CopyTile)}
-    reason, hint = "", ""
-    if not all(isinstance(x, For) for x in (*group, s)):
+    stages, reason, hint = (*group, s), "", ""
+    if not all(isinstance(x, For) for x in stages):
         reason, hint = "the loops of a stage of the kernel depend on values", "fix the sizes"
-    elif any(isinstance(y, For) and y.kind == CLUSTER for x in (*group, s) for y in walk(x)):
+    elif any(isinstance(y, For) and y.kind == CLUSTER for x in stages for y in walk(x)):
         reason, hint = "a stage of the kernel has clusters of blocks", "bind no loop to clusterCtaIdx.x"
     elif not copied.isdisjoint(stored_in(sequence(group))):
         reason, hint = "it copies by TMA what the kernel itself writes", "copy by threads: cooperate()"
+    elif (threads := launch_extents(sequence(stages))[LANES]) % (width := max(map(_exchanging, stages))):
+        reason = f"{threads} threads on threadIdx.x are no multiple of {width}, which exchange values"
+        hint = f"bind a multiple of {WARP} iterations"
     if reason:
         raise ScheduleError(f"grid_sync of {names}: {reason}", loc=s.loc, label="scheduled here", hint=hint)
+
+
+def _exchanging(s: Stmt) -> int:
+    """The most threads with consecutive threadIdx.x that shuffle values or run an instruction together."""
+    widths = [x.width for x in walk(s) if isinstance(x, Shuffle)]
+    return max([1, *widths, *(INSTRUCTIONS[x.instruction].threads for x in walk(s) if isinstance(x, Invoke))])

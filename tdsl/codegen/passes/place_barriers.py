@@ -44,7 +44,7 @@ from tdsl.codegen.transforms.guard_between_barriers import guard_between_barrier
 from tdsl.core.node import frozen
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NO_FACTS, Facts, lower
-from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Var
+from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Var, const
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjuncts, substitute, subtract
 
@@ -304,9 +304,21 @@ class _KernelBarriers:
         )
         body = self.visit(s.body, inner)
         alone = s.kind == LANES or _has_barrier(body.code, of_groups=False)
+        code: Stmt | None = rebuilt(s, body=body.code)
         if s.kind in THREADS and alone and not covers_axis(s, self.extents) and _has_barrier(body.code):
+            code = self.on_all_threads(s, body.code)
+        if code is None:
             raise _divergence_error(s)
-        return dataclasses.replace(body, code=rebuilt(s, body=body.code))
+        return dataclasses.replace(body, code=code)
+
+    def on_all_threads(self, s: For, body: Stmt) -> Stmt | None:
+        """The loop for all threads along its axis, of which those beyond its end execute only the barriers.
+
+        None if its barriers are mbarriers or of a group of threads, or if what is around them reads memory.
+        """
+        inside = Binary("lt", Var(s.name), add(s.lo, s.extent))
+        guarded = None if self.recorded is not None else guard_between_barriers(inside, body)
+        return None if guarded is None else rebuilt(s, extent=const(self.extents[s.kind]), body=guarded)
 
 
 def _inside_loop(s: For, ctx: _Context, name: str) -> _Context:

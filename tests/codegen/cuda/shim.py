@@ -130,8 +130,8 @@ static const long memory_ = 256 * 1024;
 alignas(1024) static char dynamic_[8 * memory_];
 static int size_;  // of a block
 // waits: 0 runs, 1 at a barrier, 2 is done, 3 at a shuffle, 4 at a barrier of all blocks
-// `given` are its values of the last two shuffles
-struct Fiber { ucontext_t state; vector<char> stack; int waits; unsigned mask, turn; uint64_t given[2]; };
+// `given` is what a thread gives at a shuffle, and then what its partner has given
+struct Fiber { ucontext_t state; vector<char> stack; int waits, distance; unsigned mask; uint64_t given; };
 static vector<Fiber> fibers;
 static ucontext_t main_;
 static int current;
@@ -153,12 +153,12 @@ static vector<Copies> copies;
 static void __syncthreads() { fibers[current].waits = 1; swapcontext(&fibers[current].state, &main_); }
 template <class T> static T __shfl_xor_sync(unsigned mask, T x, int distance) {
   Fiber &own = fibers[current];
-  int partner = current ^ distance, turn = own.turn++ % 2;
-  memcpy(&own.given[turn], &x, sizeof(T));
+  memcpy(&own.given, &x, sizeof(T));
   own.mask = mask;
+  own.distance = distance;
   own.waits = 3;
   swapcontext(&own.state, &main_);
-  if (partner < (int)fibers.size()) memcpy(&x, &fibers[partner].given[turn], sizeof(T));
+  memcpy(&x, &own.given, sizeof(T));
   return x;
 }
 // lets the threads of warps go on of which all that a shuffle names have come to it
@@ -176,8 +176,15 @@ static bool shuffle() {
       }
     if (come < named) continue;
     any = true;
-    for (int lane = 0; lane < 32 && warp + lane < (int)fibers.size(); lane++)
-      if (mask >> lane & 1) fibers[warp + lane].waits = 0;
+    uint64_t given[32] = {};
+    int lanes = min(32, (int)fibers.size() - warp);
+    for (int lane = 0; lane < lanes; lane++) given[lane] = fibers[warp + lane].given;
+    for (int lane = 0; lane < lanes; lane++)
+      if (mask >> lane & 1) {
+        Fiber &f = fibers[warp + lane];
+        f.waits = 0;
+        f.given = given[lane ^ f.distance];
+      }
   }
   return any;
 }

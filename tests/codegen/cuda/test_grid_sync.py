@@ -91,6 +91,40 @@ def test_a_stage_of_one_block_is_for_the_first_block(rng):
         np.testing.assert_array_equal(text_of(compiled)(x), x - x.max())
 
 
+def sums_of_sums(first, second):
+    """Sums by blocks of `first` threads (x, y), of which sums by blocks of `second` threads are computed."""
+    a, p, g, f = td.Tensor("a", (5, 300), td.i32), td.Func("p"), td.Func("g"), td.Func("f")
+    p[i] = td.sum(a[i, k], axis=k)
+    g[i, k] = p[i] + a[i, k]
+    f[i] = td.sum(g[i, k], axis=k)
+    s = td.Schedule(f, target="cuda:sm_80")
+    for func, (x, y) in ((p, first), (f, second)):
+        block, row = s[func].split(i, y)
+        _, lane = s[func].split(k, x)
+        s[func].bind(block, "blockIdx.x").bind(row, "threadIdx.y").bind(lane, "threadIdx.x")
+    s[p].compute_root()
+    s[f].grid_sync()
+    return s
+
+
+@pytest.mark.parametrize(
+    "first, second",
+    [((64, 1), (256, 1)), ((96, 1), (64, 1)), ((8, 2), (128, 1)), ((128, 1), (32, 4)), ((64, 4), (128, 2))],
+)
+def test_stages_have_blocks_of_unequal_numbers_of_threads(rng, first, second):
+    compiled = td.compile(sums_of_sums(first, second))
+    x = rng.integers(-9, 9, (5, 300)).astype(np.int32)
+    want = (x.sum(axis=1, keepdims=True) + x).sum(axis=1)
+    np.testing.assert_array_equal(td.emulate(compiled)(x), want)
+    if HAS_COMPILER:
+        np.testing.assert_array_equal(text_of(compiled)(x), want)
+
+
+def test_threads_that_shuffle_are_whole_groups_of_the_joined_block():
+    with pytest.raises(td.ScheduleError, match=r"48 threads on threadIdx\.x are no multiple of 32"):
+        td.compile(sums_of_sums((32, 4), (48, 1))).loops("final")
+
+
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90a", "sm_120"])
 def test_machine_code(arch):
     pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
