@@ -114,7 +114,7 @@ def compile(
         check_agreement(a, fixed_sizes, AGREE_HINT)
     dynamic_names = dynamic_sizes(program, dynamic, fixed_sizes)
     if schedule.state.grid is not None:
-        return _distributed(schedule.state, resolved, dynamic_names, fixed_sizes)
+        return _distributed(schedule, resolved, dynamic_names, fixed_sizes)
     compiled = Compiled(schedule, resolved, dynamic_names, fixed_sizes)
     _check_bounds(compiled)
     return compiled
@@ -153,7 +153,9 @@ def _schedule_of(what: object) -> Schedule:
     )
 
 
-def _distributed(state: State, target: Target, dynamic: frozenset[str], sizes: dict[str, int]) -> Distributed:
+def _distributed(
+    schedule: Schedule, target: Target, dynamic: frozenset[str], sizes: dict[str, int]
+) -> Distributed:
     from tdsl.distribute.program import Distributed
 
     if dynamic:
@@ -163,6 +165,7 @@ def _distributed(state: State, target: Target, dynamic: frozenset[str], sizes: d
             label="this call",
             hint="leave dynamic= away; another size makes another plan",
         )
+    state = schedule.state
     check_all(state)
     symbolic = state = remove_masks(state)  # ranks divide masked terms, too; kernels find their masks
     if sizes:
@@ -179,7 +182,7 @@ def _distributed(state: State, target: Target, dynamic: frozenset[str], sizes: d
 
     signature = signature_of(state.program)
     check_sizes_determined(state.program, signature)
-    return Distributed(state, signature, sizes, build, text, symbolic, target.machine)
+    return Distributed(state, signature, sizes, build, text, symbolic, target.machine, schedule.program)
 
 
 class Compiled(Entry, Exportable, Suggesting):

@@ -10,6 +10,7 @@ engine.py     execution of the steps of a rank
 simulate.py   execution of all ranks in one process
 mpi.py        the communicator, agreement of ranks before a call, deadlines
 mpi_execution.py  the steps of a rank as MPI calls; abort.py: the end of all ranks if one fails
+checkpoint.py owned blocks in files, loaded on any grid; manifest.py: the list of them
 launch.py     `tdsl run`; run_rank.py: a program as one of its ranks
 time_model.py a discrete-event model of the time of steps and messages
 collective_algorithms.py  the messages of each algorithm of a collective

@@ -1,4 +1,4 @@
-"""Runs a program on several ranks by mpiexec, and reports the step of each rank if the run fails."""
+"""Runs a program on several ranks by mpiexec, again on fewer ranks if that fails, and reports where."""
 
 from __future__ import annotations
 
@@ -17,20 +17,33 @@ from collections.abc import Iterator
 
 from tdsl.core.source import here
 from tdsl.distribute.progress import FOLDER, processes, rank_positions
-from tdsl.errors import TargetError
+from tdsl.errors import TargetError, counted
 
 POLL_S = 0.1  # the interval of looking for processes that have started
 GRACE_S = 10.0  # between the request to mpiexec to end its ranks and killing it
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def launch(ranks: int, script: str, arguments: list[str]) -> int:
-    """Run a program on some ranks, all of which end when one raises; returns the exit code.
+def launch(ranks: int, script: str, arguments: list[str], restarts: int = 0) -> int:
+    """Run a program on some ranks, all of which end when one raises or ends; returns the exit code.
 
-    SIGINT and SIGTERM end all ranks, too; the code is then 128 and the signal. If the code is not 0, the step
-    in which each rank in a call ended is written to stderr, beginning with the rank whose process ended
-    first: a rank that is killed cannot report itself. TargetError if mpi4py or mpiexec is missing.
+    After a run whose exit code is not 0 it runs again, at most `restarts` times, each time on one rank less,
+    as long as there is one. SIGINT and SIGTERM end all ranks, too; the code is then 128 and the signal. If
+    the code is not 0, the step in which each rank in a call ended is written to stderr, beginning with the
+    rank whose process ended first: a rank that is killed cannot report itself. TargetError if mpi4py or
+    mpiexec is missing.
     """
+    restart = 0
+    while True:
+        code, is_ended_by_signal = _launch_once(ranks, script, arguments)
+        if not code or is_ended_by_signal or restart == restarts:
+            return code
+        restart, ranks = restart + 1, max(ranks - 1, 1)
+        sys.stderr.write(f"restart {restart} of {restarts}, on {counted(ranks, 'rank')}\n")
+
+
+def _launch_once(ranks: int, script: str, arguments: list[str]) -> tuple[int, bool]:
+    """The exit code of a run, and whether a signal to this process ended it."""
     with tempfile.TemporaryDirectory(prefix="tdsl_run_") as folder:
         env = os.environ | {FOLDER: folder}
         with (
@@ -41,7 +54,7 @@ def launch(ranks: int, script: str, arguments: list[str]) -> int:
         code = 128 + caught[0] if caught else process.returncode
         if code:
             sys.stderr.write("".join(f"{line}\n" for line in _report(folder, first)))
-    return code
+    return code, bool(caught)
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ LARGEST = (1 << 31) - 1  # bytes of one message: the largest count before MPI 4
 SPINS = 100  # tests before a waiting rank sleeps between tests
 PAUSE_S = 50e-6
 LISTEN_S = 1.0  # to learn which other ranks wait for a call, if one is missing
-DIGEST, TEXT = 32, 224  # bytes of the digest and the error that a rank sends before a call
+DIGEST, TEXT = 32, 480  # bytes of the digest and the error that a rank sends before a call
 
 
 def size() -> int:
@@ -174,10 +174,18 @@ def ranks_of(grid_size: int, idle: int = 0) -> Any:
     return communicator()
 
 
-def check_agreement(comm: Any, what: str, error: str) -> None:
+def check_agreement(
+    comm: Any,
+    what: str,
+    error: str,
+    *,
+    hint: str = "p.block(name, array) is what a rank owns of a whole array",
+    differs: str = "runs another program, other sizes or another version",
+) -> None:
     """Raise TargetError on all ranks if one has an error, or their digests `what` differ.
 
-    Also on this rank if an earlier call was interrupted: its messages could match those of this call.
+    Also on this rank if an earlier call was interrupted: its messages could match those of this call. `hint`
+    is that of errors; `differs` says what a rank with another digest does.
     """
     if _interrupted:
         raise TargetError(
@@ -191,13 +199,12 @@ def check_agreement(comm: Any, what: str, error: str) -> None:
         wrong = bits[DIGEST:].rstrip(b"\0").decode(errors="replace")
         if wrong:
             raise TargetError(
-                f"rank {other}: {wrong}", loc=here(), label="this call",
-                hint="p.block(name, array) is what a rank owns of a whole array",
+                f"rank {other}: {wrong}", loc=here(), label="this call", hint=hint
             )  # fmt: skip
     for other, bits in enumerate(packed):
         if bits[:DIGEST] != packed[0][:DIGEST]:
             raise TargetError(
-                f"rank {other} runs another program, other sizes or another version than rank 0",
+                f"rank {other} {differs} than rank 0",
                 loc=here(),
                 label="this call",
                 hint="let all ranks make the same schedule, and install the same version of tdsl",
@@ -242,18 +249,31 @@ def _all_gather_bytes(comm: Any, mine: bytes) -> list[bytes]:
     return [row.tobytes() for row in received]
 
 
+def gather_bytes(comm: Any, message: bytes | None) -> list[bytes] | None:
+    """The bytes that each rank passes, on rank 0; [] on the others, and None on all if a rank passes None.
+
+    All ranks call it. TargetError if a rank is missing at the deadline.
+    """
+    if comm is None:
+        return None if message is None else [message]
+    sent = None if message is None else {0: message}
+    received, failed, _ = exchange_bytes(comm, sent, purpose="gather their messages")
+    return None if failed else [received[n] for n in sorted(received)]
+
+
 def exchange_bytes(
-    comm: Any, messages: Mapping[int, bytes] | None
+    comm: Any, messages: Mapping[int, bytes] | None, *, purpose: str = "compare plans"
 ) -> tuple[dict[int, bytes], list[int], bool]:
     """The bytes that each rank sends to this one, the ranks that pass None, and if any rank sends bytes.
 
-    All ranks call it; nothing is sent if one passes None. TargetError if a rank is missing at the deadline.
+    All ranks call it; nothing is sent if one passes None. TargetError, which says for which `purpose` ranks
+    wait, if a rank is missing at the deadline.
     """
     counts, received = np.zeros((2, comm.size), np.int64)
     counts[:] = -1 if messages is None else int(bool(messages))
     for rank, message in (messages or {}).items():
         counts[rank] += 2 * len(message)
-    _wait_for_checks(comm, [comm.Ialltoall(counts, received)])
+    _wait_for_others(comm, [comm.Ialltoall(counts, received)], purpose)
     failed = np.flatnonzero(received < 0).tolist()
     if failed or messages is None:
         return {}, failed, False
@@ -261,14 +281,14 @@ def exchange_bytes(
     requests = [r for n, a in arrays.items() for r in start(comm.Irecv, a, TAG_CHECK, source=n)]
     for rank, message in messages.items():
         requests += start(comm.Isend, np.frombuffer(message, np.uint8), TAG_CHECK, dest=rank)
-    _wait_for_checks(comm, requests)
+    _wait_for_others(comm, requests, purpose)
     return {n: a.tobytes() for n, a in arrays.items()}, [], bool((received & 1).any())
 
 
-def _wait_for_checks(comm: Any, requests: list[Any]) -> None:
+def _wait_for_others(comm: Any, requests: list[Any], purpose: str) -> None:
     """Wait for requests; TargetError at the deadline."""
     if wait(requests) is not None:
-        error = f"rank {comm.rank} waited {deadline():g} s for others to compare plans"
+        error = f"rank {comm.rank} waited {deadline():g} s for others to {purpose}"
         refuse_later_calls(comm, error)
         raise TargetError(
             error, loc=here(), label="this call",

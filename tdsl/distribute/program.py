@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,19 @@ from tdsl.core.source import here
 from tdsl.cost.network import links_of
 from tdsl.distribute import mpi, mpi_execution
 from tdsl.distribute.check_placed import check_placed
+from tdsl.distribute.checkpoint import (
+    SavedArray,
+    agree,
+    check_arrays,
+    check_manifest,
+    check_step,
+    identity_of,
+    load_block,
+    save,
+)
 from tdsl.distribute.donated import Donated
 from tdsl.distribute.engine import Task, Worker
+from tdsl.distribute.manifest import read_manifest
 from tdsl.distribute.plan import Plan
 from tdsl.distribute.show import show_step
 from tdsl.distribute.simulate import simulate
@@ -44,6 +56,7 @@ from tdsl.errors import (
     did_you_mean,
     is_one_of,
 )
+from tdsl.lang.program import Program
 from tdsl.lang.sizes import check_sizes
 from tdsl.machine.model import Machine
 from tdsl.placement.ownership import index_within, stored_shape
@@ -61,11 +74,11 @@ class Distributed(Suggesting):
     def __init__(
         self, state: State, signature: Signature, sizes: Mapping[str, int],
         build: Callable[[State], Task], text: Callable[[State], str], symbolic: State,
-        machine: Callable[[], Machine],
+        machine: Callable[[], Machine], definitions: Program,
     ) -> None:  # fmt: skip
         check_placed(state)
         self._machine = machine
-        self._symbolic = symbolic
+        self._symbolic, self._definitions = symbolic, definitions
         self.state, self.signature, self.sizes = state, signature, dict(sizes)
         self._build, self._text = build, text
         self._specialised: dict[tuple[tuple[str, int], ...], SpecialisedProgram] = {}
@@ -334,6 +347,89 @@ class Distributed(Suggesting):
         if mpi.rank() != root:
             return None
         return program.assemble(tensor, {r: (part,) for r, part in parts.items()})[0]
+
+    def save(self, folder: str | os.PathLike[str], arrays: Mapping[str, Array | None], *, step: int) -> None:
+        """Write a checkpoint: this rank's blocks of inputs or outputs by name, None for no elements.
+
+        All ranks call it, with one folder, which all can write to, the same names and step. Each part of an
+        array is written by one rank that owns it, and no array is gathered. When `save` returns, the
+        checkpoint has replaced the last one of the folder; if the run ends before, the last one is whole.
+        Tensors keep their names, so a result that is the next value of an input is saved under its name.
+
+        TypeMismatch or ShapeError if a block is not this rank's, or ranks own partial results of the array;
+        TargetError on all ranks if one has such an error or cannot write, ranks pass different steps or
+        names, or the folder has a checkpoint of another program.
+        """
+        program, path = self._specialise(self.sizes), Path(folder)
+        comm = mpi.ranks_of(program.plan.grid.size, program.plan.idle)
+        identity, name, error = identity_of(self._definitions), self.signature.name, None
+        saved, blocks, number = dict[str, SavedArray](), dict[str, Array](), 0
+        try:
+            number, arrays = check_step(step), check_arrays(arrays)
+            saved = {n: self._saved_array(program, n) for n in arrays}
+            for n, array in saved.items():
+                if array.mine is not None:
+                    block = as_array(self._argument(n), arrays[n])
+                    way = f"pass its block of the whole array: p.block({n!r}, array)"
+                    check_shape(self._argument(n), block, stored_shape(array.mine), way)
+                    if mpi.rank() in array.owners:
+                        blocks[n] = block
+            check_manifest(read_manifest(path), path, name, identity, loads=False)
+        except TdslError as problem:
+            error = problem
+        agree(comm, f"{program.digest} {path} {number} {sorted(saved)}", error)
+        save(path, name, identity, str(program.plan.grid), number, saved, blocks, comm)
+
+    def load(
+        self, folder: str | os.PathLike[str], *, missing_ok: bool = False
+    ) -> tuple[int, dict[str, Array | None]] | None:
+        """The step and the blocks by name of this rank, new arrays, from the checkpoint of a folder.
+
+        All ranks call it. Grid, placements and number of ranks may differ from those of the run that saved
+        it: a rank reads the files whose boxes intersect its blocks. With `missing_ok`, None if the folder
+        has no checkpoint yet.
+
+        TargetError on all ranks if the manifest or a block is missing or damaged, of another version of this
+        format or of another program; ShapeError if an array has another shape or dtype.
+        """
+        program, path = self._specialise(self.sizes), Path(folder)
+        comm = mpi.ranks_of(program.plan.grid.size, program.plan.idle)
+        manifest, error, blocks = None, None, dict[str, Array | None]()
+        try:
+            manifest = read_manifest(path)
+            if manifest is not None or not missing_ok:
+                identity = identity_of(self._definitions)
+                check_manifest(manifest, path, self.signature.name, identity, loads=True)
+        except TdslError as problem:
+            error = problem
+        agree(comm, "" if manifest is None else manifest.to_json(), error)
+        if manifest is None:
+            return None
+        try:
+            for name, tensor in manifest.tensors:
+                array = self._saved_array(program, name)
+                blocks[name] = load_block(path, tensor, array, mpi.rank())
+        except TdslError as problem:
+            error = problem
+        agree(comm, "", error)
+        return manifest.step, blocks
+
+    def _saved_array(self, program: SpecialisedProgram, name: str) -> SavedArray:
+        """An input or output as checkpoints have it; TypeMismatch if ranks own partial results of it."""
+        self._argument(name)
+        tensor, n = program.arrays[name]
+        placement = dict(self.state.placed)[tensor]
+        if placement.partial:
+            raise TypeMismatch(
+                f"ranks own partial results of {name!r} ({placement}), which a checkpoint cannot have",
+                loc=here(),
+                label="this call",
+                hint=f"place {name!r} otherwise, so that its parts are combined",
+            )
+        return SavedArray(
+            name, program.dtypes[tensor][n], program.wholes[tensor], str(placement),
+            program.owners(tensor), program.plan.owned(tensor, mpi.rank()),
+        )  # fmt: skip
 
     def _argument(self, name: str) -> ArrayArg:
         """The input or output of a name."""

@@ -58,9 +58,12 @@ def run(
     context: typer.Context,
     script: Annotated[str, typer.Argument(help="a program in Python")],
     ranks: Annotated[int, typer.Option("-n", help="how many ranks")] = 1,
+    restarts: Annotated[
+        int, typer.Option(min=0, help="how often to run it again, on one rank less, if it fails")
+    ] = 0,
 ) -> None:
     """Run a program on several ranks under MPI; an error on one rank ends all."""
-    raise typer.Exit(launch(ranks, script, context.args))
+    raise typer.Exit(launch(ranks, script, context.args, restarts))
 
 
 @app.command()
