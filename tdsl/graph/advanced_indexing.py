@@ -16,6 +16,7 @@ from tdsl.errors import IndexBoundError, TypeMismatch, is_one_of
 from tdsl.graph.arguments import as_symbol, axis_of, refuse_options
 from tdsl.graph.concatenate import full
 from tdsl.graph.elementwise import broadcast_read, broadcast_shape, index_variables, record_call
+from tdsl.graph.selection import Selection
 from tdsl.graph.symbol import Symbol
 from tdsl.lang.casts import cast
 from tdsl.lang.effects import require
@@ -26,8 +27,17 @@ from tdsl.lang.types import from_numpy, i64
 MODES = ("raise", "wrap", "clip")
 
 
-def index_by_arrays(x: Symbol, index: Sequence[Any]) -> Symbol:
-    """`x[parts]`, where at least one part is an array; the others are integers, slices, None and `...`."""
+def index_by_arrays(x: Symbol, index: Sequence[Any]) -> Any:
+    """`x[parts]`, where at least one part is an array; the others are integers, slices, None and `...`.
+
+    The elements at a mask that is an array of the graph are a `Selection`.
+    """
+    index = [p.known if isinstance(p, Symbol) and p.known is not None else p for p in index]
+    if len(index) == 1 and isinstance(index[0], Symbol) and index[0].dtype == bool:
+        return Selection(x, index[0])
+    if x.known is not None and not any(isinstance(p, Symbol) for p in index):
+        chosen = x.known[tuple(index)]
+        return Symbol.created(x.trace, chosen) if np.ndim(chosen) else chosen
     masks: dict[int, tuple[int, int]] = {}
     items = [part for p in index for part in _indices_of_mask(p, masks)]
     positions = [n for n, p in enumerate(items) if isinstance(p, Symbol | np.ndarray | int)]

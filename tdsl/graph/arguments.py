@@ -11,7 +11,7 @@ from numpy.lib.array_utils import normalize_axis_tuple
 
 from tdsl.core.source import here
 from tdsl.errors import ShapeError, TypeMismatch, counted
-from tdsl.graph.symbol import Recorder, Symbol, in_place_error
+from tdsl.graph.symbol import Recorder, Symbol, out_error
 
 _ALTERNATIVES = {
     "where": "choose before: np.where(mask, x, 0) for a sum, np.where(mask, x, -np.inf) for a maximum",
@@ -64,7 +64,7 @@ def refuse_options(function: Callable[..., Any], options: Mapping[str, Any]) -> 
         if x is None or (name == "where" and x is True):
             continue
         if name == "out":
-            raise in_place_error()
+            raise out_error(x)
         raise TypeMismatch(
             f"{name_of(function)} takes no {name}= for arrays of a graph",
             loc=here(),

@@ -215,20 +215,6 @@ def average(a: Any, axis: Any = None, weights: Any = None, *, keepdims: Any = Fa
     return np.sum(a * w, axis=axis, keepdims=keepdims) / total
 
 
-def without_nan(
-    function: Callable[..., Any], a: Any, axis: Any = None, dtype: Any = None, *, keepdims: Any = False
-) -> Any:
-    """`np.nansum`, `np.nanprod` and `np.nanmean`: reductions that leave NaN out."""
-    options = {"axis": axis, "dtype": dtype, "keepdims": keepdims}
-    if function is np.nanprod:
-        return np.prod(np.where(np.isnan(a), 1, a).astype(a.dtype), **options)
-    total = np.sum(np.where(np.isnan(a), 0, a).astype(a.dtype), **options)
-    if function is np.nansum:
-        return total
-    count = np.sum(~np.isnan(a), axis=axis, keepdims=keepdims)
-    return (total / count).astype(total.dtype)
-
-
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
     """`np.select`: the first choice whose condition holds, else the default."""
     pairs = list(zip(condlist, choicelist, strict=True))
@@ -372,7 +358,6 @@ def median(
 
 FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     **{f: partial(triangle, f) for f in (np.tril, np.triu)},
-    **{f: partial(without_nan, f) for f in (np.nansum, np.nanprod, np.nanmean)},
     np.roll: roll, np.repeat: repeat, np.tile: tile, np.diag: diag, np.trace: trace,
     np.linalg.trace: matrix_trace, np.diff: diff, np.append: append, np.column_stack: column_stack,
     np.dstack: dstack, np.block: block, np.kron: kron, np.cross: cross, np.average: average,

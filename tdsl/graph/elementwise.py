@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, as_dtype, from_numpy
 from tdsl.lang.ufunc import call_ufunc
 from tdsl.lang.value import vars
+
+NO_NUMBERS: Mapping[str, Any] = MappingProxyType({})
 
 
 def apply_ufunc(
@@ -53,12 +56,19 @@ def map_elements(
     return record_call(trace, out, {tensors[id(a)]: a for a in arrays} if reads else {})
 
 
-def record_call(trace: Recorder | None, out: Func, inputs: Mapping[Tensor, Any]) -> Symbol:
+def record_call(
+    trace: Recorder | None,
+    out: Func,
+    inputs: Mapping[Tensor, Any],
+    numbers: Mapping[str, Any] = NO_NUMBERS,
+) -> Symbol:
     """Compiles the func `out` as an operator, and records its call with the arrays `inputs` by tensor.
+
+    `numbers` are the values of its scalars by name.
 
     Without a trace the operator is called at once, on arrays of NumPy.
     """
-    compiled, arrays = compile(out), {t.name: x for t, x in inputs.items()}
+    compiled, arrays = compile(out), {t.name: x for t, x in inputs.items()} | dict(numbers)
     result: Symbol = compiled(**arrays) if trace is None else trace.call(compiled, (), arrays)
     return result
 

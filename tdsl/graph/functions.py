@@ -7,6 +7,10 @@ products       contractions: matmul, dot, einsum                              pr
 concatenate    concatenate, stack, split, pad                                 concatenate.py
 indexing       advanced indexing by arrays of integers                        advanced_indexing.py
 composed       short compositions of the others: roll, repeat, diff, sort     composed.py
+masked         reductions of the elements that a mask keeps: nansum, nanmax   masked_reductions.py
+writes         functions that write to an array: copyto, fill_diagonal        WRITES
+
+Functions of arrays whose values are known, such as `np.zeros(8)`, are computed by NumPy at once.
 """
 
 from __future__ import annotations
@@ -22,10 +26,13 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
-from tdsl.graph import advanced_indexing, composed, concatenate, products, reductions
+from tdsl.graph import advanced_indexing, composed, concatenate, masked_reductions, products, reductions
 from tdsl.graph.arguments import as_symbol, name_of, refuse_options, trace_of, wrong_arguments_error
+from tdsl.graph.created_arrays import as_created, as_known, has_symbols
 from tdsl.graph.elementwise import apply_ufunc, convert, map_elements, record_copy
-from tdsl.graph.symbol import NumpyFunctions, Recorder, Symbol
+from tdsl.graph.structure import trace_in
+from tdsl.graph.symbol import NumpyFunctions, Recorder, Symbol, write_out
+from tdsl.graph.writes import write
 from tdsl.lang.ufunc import call_function
 
 NumpyFunction = Callable[..., Any]
@@ -87,8 +94,22 @@ def _copy(a: Any, order: Any = None, subok: Any = None) -> Symbol:
     return record_copy(a)
 
 
-def _full_like(a: Any, fill_value: Any, dtype: Any = None, *, shape: Any = None) -> np.ndarray[Any, Any]:
-    return np.full(a.shape if shape is None else shape, fill_value, a.dtype if dtype is None else dtype)
+def _full_like(a: Any, fill_value: Any, dtype: Any = None, *, shape: Any = None) -> Symbol:
+    extents, element = a.shape if shape is None else shape, a.dtype if dtype is None else dtype
+    return Symbol.created(a.trace, np.full(extents, fill_value, element))
+
+
+def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
+    target = as_symbol(np.copyto, dst)
+    value = np.broadcast_to(src, target.shape) if np.shape(src) else np.asarray(src)
+    value = value if where is True else np.where(where, value, target)
+    write_out(target, np.broadcast_to(value, target.shape), casting)
+
+
+def _fill_diagonal(a: Any, val: Any, wrap: Any = False) -> None:
+    refuse_options(np.fill_diagonal, {"wrap": wrap or None})
+    x = as_symbol(np.fill_diagonal, a)
+    x[(np.arange(min(x.shape)),) * x.ndim] = val
 
 
 FUNCTIONS: Mapping[NumpyFunction, NumpyFunction] = {
@@ -97,6 +118,7 @@ FUNCTIONS: Mapping[NumpyFunction, NumpyFunction] = {
     **{f: partial(reductions.call_reduction, f) for f in (*reductions.RULES, *reductions.ALIASES)},
     **{f: partial(reductions.cumulate, f) for f in reductions.CUMULATIVE},
     **composed.FUNCTIONS,
+    **{f: partial(masked_reductions.reduce_numbers, f) for f in masked_reductions.NAN_FUNCTIONS},
     np.linalg.norm: reductions.norm,
     np.dot: products.dot,
     np.inner: products.inner,
@@ -120,13 +142,26 @@ FUNCTIONS: Mapping[NumpyFunction, NumpyFunction] = {
     np.size: lambda a, axis=None: a.size if axis is None else a.shape[axis],
     np.full_like: _full_like,
     np.zeros_like: lambda a, dtype=None, *, shape=None: _full_like(a, 0, dtype, shape=shape),
+    np.empty_like: lambda a, dtype=None, *, shape=None: _full_like(a, 0, dtype, shape=shape),
     np.ones_like: lambda a, dtype=None, *, shape=None: _full_like(a, 1, dtype, shape=shape),
 }
 
 
+WRITES: Mapping[NumpyFunction, NumpyFunction] = {np.copyto: _copyto, np.fill_diagonal: _fill_diagonal}
+_ON_SYMBOLS = frozenset([
+    *VIEWS, *SPLITS, *WRITES, np.shape, np.ndim, np.size, np.zeros_like, np.ones_like, np.empty_like,
+    np.full_like,
+])  # fmt: skip
+
+
 def numpy_function(function: NumpyFunction, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
     """Calls a function of NumPy on arrays of a graph; TypeMismatch for a function without implementation."""
-    implementation = FUNCTIONS.get(function)
+    if function not in _ON_SYMBOLS:
+        trace = trace_in((args, dict(options)))
+        args, options = as_known(args), as_known(dict(options))
+        if not has_symbols((args, options)):
+            return as_created(trace, function(*args, **options))
+    implementation = FUNCTIONS.get(function) or WRITES.get(function)
     if implementation is None:
         raise TypeMismatch(
             f"{name_of(function)} does not take arrays of a graph",
@@ -151,8 +186,14 @@ def _suggest_functions(function: NumpyFunction) -> str:
 
 def numpy_ufunc(
     trace: Recorder, ufunc: np.ufunc, method: str, args: tuple[Any, ...], options: Mapping[str, Any]
-) -> Symbol:
-    """Calls a ufunc of NumPy, or its `reduce` or `accumulate`, on arrays of a graph."""
+) -> Any:
+    """Calls a ufunc of NumPy, or its `reduce`, `accumulate` or `outer`, on arrays of a graph."""
+    args, options = as_known(args), as_known(dict(options))
+    if not has_symbols((args, options)):
+        result: Any = as_created(trace, getattr(ufunc, method)(*args, **options))
+        return result
+    if method == "outer" and not options:
+        return ufunc(*(np.asarray(a) if not isinstance(a, Symbol) else a for a in _outer_operands(*args)))
     if method != "__call__":
         return reductions.call_ufunc_method(ufunc, method, args, options)
     if not options and ufunc is np.matmul:
@@ -163,4 +204,20 @@ def numpy_ufunc(
     return apply_ufunc(trace, ufunc, method, arrays, options)
 
 
-NUMPY = NumpyFunctions(numpy_ufunc, numpy_function, record_copy, convert, advanced_indexing.index_by_arrays)
+def _outer_operands(a: Any, b: Any) -> tuple[Any, Any]:
+    """The operands of `ufunc.outer`, so that they broadcast to all pairs."""
+    left, right = (x if isinstance(x, Symbol) else np.asarray(x) for x in (a, b))
+    return left.reshape(left.shape + (1,) * right.ndim), right
+
+
+def _copy_symbol(x: Symbol) -> Symbol:
+    return record_copy(x) if x.known is None else Symbol.created(x.trace, x.known.copy())
+
+
+def _convert_symbol(x: Symbol, dtype: Any) -> Symbol:
+    return convert(x, dtype) if x.known is None else Symbol.created(x.trace, x.known.astype(dtype))
+
+
+NUMPY = NumpyFunctions(
+    numpy_ufunc, numpy_function, _copy_symbol, _convert_symbol, advanced_indexing.index_by_arrays, write
+)

@@ -18,6 +18,7 @@ from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import DefinitionError, ShapeError, TypeMismatch, did_you_mean
 from tdsl.gradients import vjp
+from tdsl.graph.created_arrays import with_namespace
 from tdsl.graph.elementwise import index_variables, record_copy
 from tdsl.graph.structure import Leaf, Nested, Static, Structure, flatten, unflatten
 from tdsl.graph.symbol import Symbol
@@ -87,9 +88,18 @@ class Gradient:
             if n in self.names:
                 self._check_numbers(str(n), part)
         trace = self._trace(given)
-        bound.arguments.update(unflatten(structure, iter(_distinct(trace, given))))
+        symbols = _distinct(trace, given)
+        bases = [x.source for x in symbols]
+        bound.arguments.update(unflatten(structure, iter(symbols)))
         backward = Backward(trace)
-        results = self.function(*bound.args, **bound.kwargs)
+        results = with_namespace(self.function, trace)(*bound.args, **bound.kwargs)
+        if any(x.source != base for x, base in zip(symbols, bases, strict=True)):
+            raise DefinitionError(
+                f"graph {self.name!r} writes to its arguments, and is not differentiated",
+                loc=here(),
+                label="this call",
+                hint="write to a copy, and return it: a = a.copy()",
+            )
         outputs: list[Any] = []
         shape = flatten(results, _is_array, outputs)
         for output, seed in zip(outputs, self._seeds(trace, outputs, shape, seeds), strict=True):

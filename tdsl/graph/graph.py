@@ -86,24 +86,25 @@ class Graph(TracedFunction, Suggesting):
         if out is None:
             for planned in self._recent:
                 leaves = planned.extract(args, kwargs)
-                result = None if leaves is None else planned.plan.call(leaves)
-                if result is not None:
-                    return planned.results(result)
+                if leaves is not None and (result := planned.plan.call(leaves)) is not None:
+                    return planned.results(result, leaves)
         return self._slow_call(args, kwargs, out)
 
     @checked_call
     def _slow_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """The slow path of a call: looks up or makes the plan for the arguments, and handles `out=`."""
-        from tdsl.graph.structure import has_symbols, is_array
+        from tdsl.graph.structure import is_array, trace_in
 
-        if has_symbols((args, kwargs)):  # called while another graph is traced
-            return self.run(args, kwargs)
+        trace = trace_in((args, kwargs))
+        if trace is not None:  # called while another graph is traced
+            return self.run(trace, args, kwargs)
         planned, arrays = self._plan_for(args, kwargs, is_array)
         with self._lock:
             other_plans = [k for k in self._recent if k is not planned]
             self._recent = (planned, *other_plans[: _MAX_RECENT - 1])
         if out is None:
-            return planned.results(planned.plan.call(arrays))
+            return planned.results(planned.plan.call(arrays), arrays)
+        planned.check_unchanged_arguments()
         results = planned.plan.write(arrays, out)
         return results[0] if len(results) == 1 else results
 
@@ -225,7 +226,7 @@ class Graph(TracedFunction, Suggesting):
         planned, arrays = self._plan_for(args, kwargs, is_array)
         assert isinstance(planned.plan, GpuPlan)
         results = emulate_plan(planned.plan, arrays, out)
-        return results if out is not None else planned.results(results)
+        return results if out is not None else planned.results(results, arrays)
 
     def count_memory(
         self, *args: Any, blocks: int | None = None, iterations: int | None = None, **kwargs: Any

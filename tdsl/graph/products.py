@@ -38,9 +38,9 @@ def matmul(x: Any, y: Any) -> Symbol:
     """`np.matmul`: the product of two matrices, or of a batch of matrices; vectors as in NumPy."""
     x, y = _arrays(x, y)
     if x.ndim and y.ndim == 1:
-        return matmul(x, y[:, None])[..., 0]
+        return _as_symbol(matmul(x, y[:, None])[..., 0])
     if y.ndim and x.ndim == 1:
-        return matmul(x[None], y)[..., 0, :]
+        return _as_symbol(matmul(x[None], y)[..., 0, :])
     batch_shape = broadcast_shape(np.matmul, [x.shape, y.shape], 2)
     a, b = Tensor("a", x.shape, from_numpy(x.dtype)), Tensor("b", y.shape, from_numpy(y.dtype))
     index, (i, j, k) = index_variables(len(batch_shape)), vars("i j k")

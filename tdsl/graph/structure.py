@@ -181,8 +181,9 @@ def is_array_or_type(x: Any) -> bool:
     return isinstance(x, TensorType) or is_array(x)
 
 
-def has_symbols(x: Any) -> bool:
-    """True if the arguments contain a symbol, at any depth."""
-    if isinstance(x, tuple | list):
-        return any(map(has_symbols, x))
-    return any(map(has_symbols, x.values())) if isinstance(x, dict) else hasattr(x, "__tdsl_call__")
+def trace_in(x: Any) -> Any:
+    """The trace of the first symbol in the arguments, at any depth; None if there is none."""
+    if isinstance(x, tuple | list | dict):
+        parts = x.values() if isinstance(x, dict) else x
+        return next((trace for part in parts if (trace := trace_in(part)) is not None), None)
+    return x.trace if hasattr(x, "__tdsl_call__") else None

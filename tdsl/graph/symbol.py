@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,24 +11,37 @@ from tdsl.compile import Compiled
 from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import DefinitionError, ShapeError, Suggesting, TypeMismatch
-from tdsl.graph.values import Base, Source, Spec, View, ViewFunction, base_of
+from tdsl.graph.contents import Contents
+from tdsl.graph.values import Array, Base, Source, Spec, View, ViewFunction, base_of
 
 Operator = Callable[["Symbol", Any], "Symbol"]
 
 
-def _binary(ufunc: np.ufunc) -> tuple[Operator, Operator]:
+def binary_operator(ufunc: np.ufunc) -> tuple[Operator, Operator]:
+    """A binary operator of Python and its reflected form, by a ufunc."""
     return lambda x, y: ufunc(x, y), lambda x, y: ufunc(y, x)
 
 
-def _unary(ufunc: np.ufunc) -> Callable[[Symbol], Symbol]:
+def unary_operator(ufunc: np.ufunc) -> Callable[[Symbol], Symbol]:
+    """A unary operator of Python, by a ufunc."""
     return lambda x: ufunc(x)
+
+
+def _in_place(ufunc: np.ufunc) -> Operator:
+    """An augmented assignment: it writes to the array; a number, of rank 0, is replaced as in NumPy."""
+
+    def method(x: Symbol, y: Any) -> Symbol:
+        result: Symbol = ufunc(x, y)
+        return write_out(x, result, "same_kind") if x.shape else result
+
+    return method
 
 
 def _method(function: Callable[..., Any]) -> Callable[..., Any]:
     """A method of `Symbol` that calls NumPy's function with the symbol as its first argument."""
 
     def method(self: Symbol, *args: Any, **options: Any) -> Any:
-        return self.trace.numpy.function(function, (self, *args), options)
+        return self.__array_function__(function, (), (self, *args), options)
 
     method.__name__, method.__qualname__ = function.__name__, f"Symbol.{function.__name__}"
     return method
@@ -40,14 +53,15 @@ class NumpyFunctions:
 
     `ufunc` takes the trace and the arguments of `__array_ufunc__`, `function` a function of NumPy, its
     arguments and its options; `copy` takes a symbol, `astype` a symbol and a type, `take` a symbol and the
-    parts of an index, at least one of which is an array.
+    parts of an index, at least one of which is an array; `write` a symbol, the parts of an index and a value.
     """
 
     ufunc: Callable[..., Any]
     function: Callable[..., Any]
     copy: Callable[[Symbol], Symbol]
     astype: Callable[[Symbol, Any], Symbol]
-    take: Callable[[Symbol, tuple[Any, ...]], Symbol]
+    take: Callable[[Symbol, tuple[Any, ...]], Any]
+    write: Callable[[Symbol, tuple[Any, ...], Any], None]
 
 
 class Recorder(Protocol):
@@ -62,19 +76,70 @@ class Recorder(Protocol):
     def call(self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record a call of an operator; its results are symbols."""
 
+    def constant_symbol(self, array: Array) -> Symbol:
+        """The symbol of an array that the function captures."""
+
 
 class Symbol(Suggesting):
     """The tracer of an array: passed to the function of a graph in place of the array while it is traced.
 
     Operators of tdsl accept symbols, and so do Python's operators and NumPy's element-wise functions,
     reductions, products and views, as functions and as methods; `tdsl.graph.functions` lists them. A symbol
-    has no values: an operation that needs values, such as a condition, raises DefinitionError.
+    has no values, except one of an array that the function creates, such as `np.zeros(8)`, until an array of
+    the graph is written to it: an operation that needs values, such as a condition, raises DefinitionError.
+
+    `contents` is shared with views, which apply `functions` to it: a write to one changes all.
     """
 
-    __slots__ = ("source", "spec", "trace")
+    __slots__ = ("contents", "functions", "spec", "trace")
 
-    def __init__(self, trace: Recorder, source: Source, spec: Spec) -> None:
-        self.trace, self.source, self.spec = trace, source, spec
+    def __init__(
+        self, trace: Recorder, source: Source | Contents, spec: Spec, functions: tuple[ViewFunction, ...] = ()
+    ) -> None:
+        self.trace, self.spec, self.functions = trace, spec, functions
+        if isinstance(source, Contents):
+            self.contents = source
+        else:
+            self.contents = Contents(base_of(source))
+            self.functions = source.functions if isinstance(source, View) else ()
+
+    @classmethod
+    def created(cls, trace: Recorder, array: Array) -> Symbol:
+        """The symbol of an array that the function creates: its values are known until it is written to."""
+        return cls(trace, Contents(None, array), Spec(array.shape, array.dtype))
+
+    @property
+    def source(self) -> Source:
+        """The present values: an array, or a view of one."""
+        contents = self.contents
+        if contents.base is None:
+            contents.base = base_of(self.trace.constant_symbol(contents.snapshot()).source)
+        return View(contents.base, self.functions, self.spec) if self.functions else contents.base
+
+    @property
+    def known(self) -> Array | None:
+        """The values as an array that must not be written to; None if they depend on arguments."""
+        return None if self.contents.known is None else self.viewed(self.contents.snapshot())
+
+    @property
+    def base_shape(self) -> tuple[int, ...]:
+        """The shape of the array that this one is a view of; its own if it is no view."""
+        known, base = self.contents.known, self.contents.base
+        if base is not None:
+            return self.trace.spec_of(base).shape
+        assert known is not None
+        shape: tuple[int, ...] = known.shape
+        return shape
+
+    def viewed(self, array: Array) -> Array:
+        """This view of an array of the shape of the base."""
+        for function in self.functions:
+            array = function(array)
+        return array
+
+    def frozen(self) -> Symbol:
+        """A symbol of the present values, which later writes do not change."""
+        return Symbol(self.trace, self.source, self.spec)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -104,46 +169,54 @@ class Symbol(Suggesting):
     def __tdsl_call__(
         self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
     ) -> Any:
-        if out is not None:
-            raise in_place_error()
-        return self.trace.call(compiled, args, kwargs)
+        results = self.trace.call(compiled, args, kwargs)
+        return results if out is None else write_out(out, results)
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *args: Any, **options: Any) -> Symbol:
-        if options.pop("out", None) is not None:
-            raise in_place_error()
-        result: Symbol = self.trace.numpy.ufunc(self.trace, ufunc, method, args, options)
-        return result
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *args: Any, **options: Any) -> Any:
+        out = options.pop("out", None)
+        result = self.trace.numpy.ufunc(self.trace, ufunc, method, args, options)
+        return result if out is None else write_out(out[0] if len(out) == 1 else out, result, "same_kind")
 
     def __array_function__(
         self, function: Any, _: Any, args: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:
-        return self.trace.numpy.function(function, args, options)
+        out = options.get("out")
+        if not isinstance(out, Symbol):
+            return self.trace.numpy.function(function, args, options)
+        others = {name: x for name, x in options.items() if name != "out"}
+        return write_out(out, self.trace.numpy.function(function, args, others), "same_kind")
 
-    __add__, __radd__ = _binary(np.add)
-    __sub__, __rsub__ = _binary(np.subtract)
-    __mul__, __rmul__ = _binary(np.multiply)
-    __truediv__, __rtruediv__ = _binary(np.true_divide)
-    __floordiv__, __rfloordiv__ = _binary(np.floor_divide)
-    __mod__, __rmod__ = _binary(np.remainder)
-    __pow__, __rpow__ = _binary(np.power)
-    __matmul__, __rmatmul__ = _binary(np.matmul)
-    __and__, __rand__ = _binary(np.bitwise_and)
-    __or__, __ror__ = _binary(np.bitwise_or)
-    __xor__, __rxor__ = _binary(np.bitwise_xor)
-    __lshift__, __rlshift__ = _binary(np.left_shift)
-    __rshift__, __rrshift__ = _binary(np.right_shift)
-    __lt__, __gt__ = _binary(np.less)[0], _binary(np.greater)[0]
-    __le__, __ge__ = _binary(np.less_equal)[0], _binary(np.greater_equal)[0]
-    __eq__, __ne__ = _binary(np.equal)[0], _binary(np.not_equal)[0]  # type: ignore[assignment]  # elements
-    __neg__, __pos__ = _unary(np.negative), _unary(np.positive)
-    __abs__, __invert__ = _unary(np.absolute), _unary(np.invert)
+    __add__, __radd__ = binary_operator(np.add)
+    __sub__, __rsub__ = binary_operator(np.subtract)
+    __mul__, __rmul__ = binary_operator(np.multiply)
+    __truediv__, __rtruediv__ = binary_operator(np.true_divide)
+    __floordiv__, __rfloordiv__ = binary_operator(np.floor_divide)
+    __mod__, __rmod__ = binary_operator(np.remainder)
+    __pow__, __rpow__ = binary_operator(np.power)
+    __matmul__, __rmatmul__ = binary_operator(np.matmul)
+    __and__, __rand__ = binary_operator(np.bitwise_and)
+    __or__, __ror__ = binary_operator(np.bitwise_or)
+    __xor__, __rxor__ = binary_operator(np.bitwise_xor)
+    __lshift__, __rlshift__ = binary_operator(np.left_shift)
+    __rshift__, __rrshift__ = binary_operator(np.right_shift)
+    __lt__, __gt__ = binary_operator(np.less)[0], binary_operator(np.greater)[0]
+    __le__, __ge__ = binary_operator(np.less_equal)[0], binary_operator(np.greater_equal)[0]
+    __eq__, __ne__ = binary_operator(np.equal)[0], binary_operator(np.not_equal)[0]  # type: ignore[assignment]  # elements
+    __neg__, __pos__ = unary_operator(np.negative), unary_operator(np.positive)
+    __abs__, __invert__ = unary_operator(np.absolute), unary_operator(np.invert)
 
-    def _in_place(self, *_: Any) -> NoReturn:
-        raise in_place_error()
+    __iadd__, __isub__, __imul__ = _in_place(np.add), _in_place(np.subtract), _in_place(np.multiply)
+    __itruediv__, __ifloordiv__ = _in_place(np.true_divide), _in_place(np.floor_divide)
+    __imod__, __ipow__, __imatmul__ = _in_place(np.remainder), _in_place(np.power), _in_place(np.matmul)
+    __iand__, __ior__, __ixor__ = map(_in_place, (np.bitwise_and, np.bitwise_or, np.bitwise_xor))
+    __ilshift__, __irshift__ = _in_place(np.left_shift), _in_place(np.right_shift)
 
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _in_place
-    __imatmul__ = __iand__ = __ior__ = __ixor__ = __ilshift__ = __irshift__ = _in_place
-    __setitem__ = _in_place
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.trace.numpy.write(self, _checked_index(index), value)
+
+    def fill(self, value: Any) -> None:
+        """Writes a number to all elements."""
+        self[...] = value
 
     sum, mean, prod = _method(np.sum), _method(np.mean), _method(np.prod)
     max, min = _method(np.max), _method(np.min)
@@ -193,21 +266,19 @@ class Symbol(Suggesting):
         """A view with the dimensions in reverse order."""
         return self.transpose()
 
-    def __getitem__(self, index: Any) -> Symbol:
-        items = index if isinstance(index, tuple) else (index,)
-        items = tuple(int(item) if isinstance(item, np.integer) else item for item in items)
-        for item in items:
-            basic = item is None or item is Ellipsis or isinstance(item, int | slice)
-            if isinstance(item, bool) or not (basic or isinstance(item, list | np.ndarray | Symbol)):
-                raise TypeMismatch(
-                    f"arrays of a graph are indexed by integers, slices and arrays of integers, not {item!r}",
-                    loc=here(),
-                    label="this index",
-                    hint="x[1:, ..., None, at] for an array `at` of integers",
-                )
-        if any(isinstance(item, list | np.ndarray | Symbol) for item in items):
+    def __getitem__(self, index: Any) -> Any:
+        items = _checked_index(index)
+        if has_arrays(items):
             return self.trace.numpy.take(self, items)
-        full_index = items if any(item is Ellipsis for item in items) else (*items, ...)
+        view = self.view_at(items)
+        if view.shape or Ellipsis in items:
+            return view
+        known = view.known  # a number, as in NumPy: later writes to the array do not change it
+        return view.frozen() if known is None else known[()]
+
+    def view_at(self, items: tuple[Any, ...]) -> Symbol:
+        """The view at an index of integers, slices, None and `...`."""
+        full_index = items if Ellipsis in items else (*items, ...)
         return self.apply_view(lambda array: array[full_index])
 
     def __len__(self) -> int:
@@ -223,14 +294,9 @@ class Symbol(Suggesting):
 
         ShapeError if the function raises for an array of this shape.
         """
-        base = base_of(self.source)
-        functions = self.source.functions if isinstance(self.source, View) else ()
-        memory = np.empty(self.trace.spec_of(base).shape, self.dtype)  # never touched
-        array = memory
-        for earlier in functions:
-            array = earlier(array)
+        memory = np.empty(self.base_shape, self.dtype)  # never touched
         try:
-            view = function(array)
+            view = function(self.viewed(memory))
         except (ValueError, IndexError, TypeError) as error:
             hint = "its elements stay as they are; the new shape must hold as many"
             if isinstance(error, IndexError):
@@ -242,7 +308,7 @@ class Symbol(Suggesting):
                 hint=hint,
             ) from None
         if view.size and not np.may_share_memory(view, memory):
-            if not isinstance(self.source, View):
+            if not self.functions:
                 raise ShapeError(
                     f"an array of shape {self.shape} has no such view: its elements are in another order",
                     loc=here(),
@@ -251,21 +317,45 @@ class Symbol(Suggesting):
                 )
             return self.copy().apply_view(function)
         spec = Spec(view.shape, self.dtype)
-        return Symbol(self.trace, View(base, (*functions, function), spec), spec)
+        return Symbol(self.trace, self.contents, spec, (*self.functions, function))
 
-    def _no_values(self, *_: Any, **__: Any) -> NoReturn:
-        raise _no_values_error(
-            "write what depends on values as an operator; shapes are known, x.shape[0] is a number"
-        )
+    def _values(self) -> Array:
+        known = self.known
+        if known is None:
+            raise _no_values_error(
+                "write what depends on values as an operator; shapes are known, x.shape[0] is a number; "
+                "an array to write to is created in the function, or an argument"
+            )
+        return known
 
-    def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        raise _no_values_error(
-            "np.stack makes one array of a list; to index an array of NumPy by this one, pass that array as "
-            "an argument of the graph, too"
-        )
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        known = self.known
+        if known is None:
+            raise _no_values_error(
+                "np.stack makes one array of a list; to index an array of NumPy by this one, pass that array "
+                "as an argument of the graph, too"
+            )
+        return np.array(known, dtype)
 
-    __bool__ = __int__ = __float__ = __index__ = _no_values
-    item = tolist = _no_values
+    def __bool__(self) -> bool:
+        return bool(self._values())
+
+    def __int__(self) -> int:
+        return int(self._values())
+
+    def __float__(self) -> float:
+        return float(self._values())
+
+    def __index__(self) -> int:
+        return self._values().__index__()
+
+    def item(self, *index: Any) -> Any:
+        """An element as a number of Python, if the values are known."""
+        return self._values().item(*index)
+
+    def tolist(self) -> Any:
+        """The elements as lists, if the values are known."""
+        return self._values().tolist()
 
     def __repr__(self) -> str:
         return f"<array {self.spec} of graph {self.trace.name}>"
@@ -282,11 +372,58 @@ def _no_values_error(hint: str) -> DefinitionError:
     )
 
 
-def in_place_error() -> TypeMismatch:
-    """The error for writing to an array of a graph."""
+def _checked_index(index: Any) -> tuple[Any, ...]:
+    """The parts of an index; TypeMismatch for one that indexes no array of a graph."""
+    items = index if isinstance(index, tuple) else (index,)
+    items = tuple(int(item) if isinstance(item, np.integer) else item for item in items)
+    for item in items:
+        basic = item is None or item is Ellipsis or isinstance(item, int | slice)
+        if isinstance(item, bool) or not (basic or isinstance(item, list | np.ndarray | Symbol)):
+            raise TypeMismatch(
+                f"arrays of a graph are indexed by integers, slices and arrays of integers, not {item!r}",
+                loc=here(),
+                label="this index",
+                hint="x[1:, ..., None, at] for an array `at` of integers",
+            )
+    return items
+
+
+def has_arrays(items: tuple[Any, ...]) -> bool:
+    """True if parts of an index are arrays."""
+    return any(isinstance(item, list | np.ndarray | Symbol) for item in items)
+
+
+def write_out(out: Any, result: Any, casting: str = "unsafe") -> Any:
+    """Writes results to the arrays of a graph `out`; returns `out`.
+
+    TypeMismatch if `out` has other arrays, or if NumPy's rule `casting` forbids the conversion.
+    """
+    for array, x in zip(*((v if isinstance(v, tuple) else (v,)) for v in (out, result)), strict=True):
+        if not isinstance(array, Symbol):
+            raise out_error(array)
+        if not np.can_cast(x.dtype, array.dtype, casting):  # type: ignore[arg-type]  # a name of NumPy
+            raise TypeMismatch(
+                f"a result of type {x.dtype} is not written to an array of type {array.dtype}",
+                loc=here(),
+                label="written here",
+                hint=f"convert it: .astype(np.{array.dtype}), or use another array",
+            )
+        if x.shape != array.shape:
+            raise ShapeError(
+                f"a result of shape {x.shape} is not written to an array of shape {array.shape}",
+                loc=here(),
+                label="written here",
+                hint="the shapes of the result and the array agree",
+            )
+        array[...] = x
+    return out
+
+
+def out_error(x: Any) -> TypeMismatch:
+    """The error for an `out=` that is no array of the graph."""
     return TypeMismatch(
-        "the arrays of a graph cannot be changed in place",
+        f"out= takes an array of the graph, by name, not {type(x).__name__}",
         loc=here(),
-        label="changed here",
-        hint="give the result a name of its own: y = x + 1 for x += 1, y = f(x) for f(x, out=y)",
+        label="this call",
+        hint="give the result a name of its own: y = x + 1, or write it: y[...] = x + 1",
     )

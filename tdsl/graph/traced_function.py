@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tdsl.core.source import here
-from tdsl.errors import TypeMismatch
+from tdsl.errors import TdslError, TypeMismatch
 from tdsl.target import Target
 
 if TYPE_CHECKING:  # importing tdsl does not import the compiler
     from tdsl.compile import Compiled
     from tdsl.folded_kernel import FoldedKernel
+    from tdsl.graph.symbol import Recorder
     from tdsl.lang.program import Program
 
 
@@ -30,8 +31,10 @@ class TracedFunction:
         self.function, self.target, self.fuse, self.capture = function, target, fuse, capture
         self._kernels: dict[Program, FoldedKernel] = {}
 
-    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The result of the function for symbols; TypeMismatch for arguments outside its signature."""
+    def run(self, trace: Recorder, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The result of the function for symbols of a trace; TypeMismatch for wrong arguments."""
+        from tdsl.graph.created_arrays import with_namespace
+
         try:
             inspect.signature(self.function).bind(*args, **kwargs)
         except ValueError:
@@ -43,7 +46,10 @@ class TracedFunction:
                 label="this call",
                 hint=f"it takes {inspect.signature(self.function)}",
             ) from None
-        return self.function(*args, **kwargs)
+        try:
+            return with_namespace(self.function, trace)(*args, **kwargs)
+        except ValueError as error:  # of NumPy, which asks symbols for numbers
+            raise error.__cause__ if isinstance(error.__cause__, TdslError) else error from None
 
     def use(self, kernels: Mapping[Program, FoldedKernel]) -> None:
         """Store kernels in the cache; later plans use them for these programs."""

@@ -51,7 +51,7 @@ class ModelFunction:
                 arrays |= {name: x for name, x in results if name}
         trace = next((x.trace for x in inputs if isinstance(x, Symbol)), None)
         outputs = tuple(
-            trace.constant_symbol(x) if trace and not isinstance(x, Symbol) else x  # type: ignore[attr-defined]
+            trace.constant_symbol(x) if trace and not isinstance(x, Symbol) else x
             for x in (arrays[name] for name in model.outputs)
         )
         return outputs[0] if len(outputs) == 1 else outputs

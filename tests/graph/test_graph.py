@@ -8,6 +8,8 @@ import pytest
 import tdsl as td
 from tdsl.errors import DefinitionError, RequireError, ShapeError, TypeMismatch
 
+VECTOR = np.zeros(3)
+
 
 @td.op
 def linear(x: td.f32["M", "K"], w: td.f32["K", "N"]):
@@ -398,11 +400,9 @@ def test_wrong_shapes_are_refused_at_the_operator(x, w):
         (lambda x: relu(x[0]), ShapeError, "x has shape"),
         (lambda x: relu(x > 0), TypeMismatch, "x has dtype bool, expected float32"),
         (lambda x: relu(x, x), TypeMismatch, "takes 1 argument"),
-        (lambda x: relu(x, out=x), TypeMismatch, "in place"),
-        (lambda x: np.add(x, 1, out=x), TypeMismatch, "in place"),
-        (lambda x: x.__setitem__(0, 1), TypeMismatch, "in place"),
+        (lambda x: np.add(x, 1, out=VECTOR), TypeMismatch, "out= takes an array of the graph"),
+        (lambda x: np.add(x, 1, out=np.zeros_like(x, int)), TypeMismatch, "is not written to an array"),
         (lambda x: x @ x, ShapeError, "np.matmul of arrays"),
-        (lambda x: x.__iadd__(1), TypeMismatch, "in place"),
         (lambda x: x + x[:3], ShapeError, r"\(5, 7\), \(3, 7\)"),
         (lambda x: x.reshape(4, 4), ShapeError, "no such view"),
         (lambda x: x[9], ShapeError, "no such view"),
