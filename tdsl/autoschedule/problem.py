@@ -267,12 +267,19 @@ class Problem:
         known = {a.name: a.extent for a in self.axes if a.known} if x.padded else {}
         return x.box({v: min(n, known.get(v, n)) for v, n in sizes.items()} if known else sizes)
 
+    def bytes_of(self, x: Operand, values: Mapping[str, int]) -> int:
+        """The bytes of all elements of an operand that so many values of each axis read."""
+        return prod(map(min, x.box(values), x.reads[0].shape)) * x.reads[0].size
+
+    @cached_property
+    def written_bytes(self) -> int:
+        """The bytes of all elements that are written."""
+        return prod(a.extent for a in self.free if self.write.uses(a.name)) * self.write.size
+
     def least_bytes(self) -> int:
         """The bytes of all elements that are read or written, each once."""
         whole = {a.name: a.extent for a in self.axes}
-        boxes = ((x.reads[0], x.box(whole)) for x in self.operands)
-        read = sum(prod(map(min, box, r.shape)) * r.size for r, box in boxes)
-        return read + prod(a.extent for a in self.free if self.write.uses(a.name)) * self.write.size
+        return sum(self.bytes_of(x, whole) for x in self.operands) + self.written_bytes
 
     @staticmethod
     def of(stage: Stage, *, reduction: bool = False) -> Problem:

@@ -13,6 +13,7 @@ from math import ceil, gcd, inf, prod
 
 import numpy as np
 
+from tdsl.autoschedule.block_tree.memory import Grid, bytes_read, memory_seconds
 from tdsl.autoschedule.block_tree.tree import BlockTree, Shared
 from tdsl.autoschedule.problem import Access, Operand, Problem
 from tdsl.core.node import frozen
@@ -39,7 +40,7 @@ class Price:
     """The seconds of a tree, and those of each resource; inf for one that the machine cannot run.
 
     `conflicts` is the part of wavefronts beyond those without bank conflicts, `wasted` that of sectors beyond
-    those that their bytes fill.
+    those that their bytes fill. Neighbours of a `group` of rows follow each other.
     """
 
     seconds: float
@@ -49,6 +50,7 @@ class Price:
     shared: int = 0
     conflicts: float = 0.0
     wasted: float = 0.0
+    group: int = 1
 
     @property
     def waits_for(self) -> str:
@@ -142,8 +144,15 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False, ke
     code = code / WARP / 2 + _ADDRESS * (fragments + copied + stored * warps)
     code += _SHIFT * shifts
     code += _LOOP * warps * steps * prod(sizes[v] for v in inner)
-    of_cache, of_memory = (machine.level(x).bytes_per_second(processors) or inf for x in ("L2", "global"))
-    reached = min(1.0, 2 * blocks / processors)
+    of_cache = machine.level("L2").bytes_per_second(processors) or inf
+    size_of, ends = [(a.name, t.cut(a.name).size) for a in p.free], {a.name: a.extent for a in p.summed}
+
+    def read_by(x: Operand, at: Grid) -> int:
+        return p.bytes_of(x, ends | {v: n * size for n, (v, size) in zip(at, size_of, strict=True)})
+
+    grid = tuple(ceil(a.extent / size) for a, (_, size) in zip(p.free, size_of, strict=True))
+    boxes = [functools.partial(read_by, x) for x in p.operands]
+    moved, group = bytes_read(boxes, grid, processors * resident, machine)
     active = warps * min(resident, ceil(blocks / processors))
     chains = min(each * prod(c.each for c in t.lanes), _LATENCY)
     busy = min(1.0, active * chains / gpu.schedulers / _LATENCY)  # operations wait for others
@@ -154,7 +163,7 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False, ke
         "issue": total * code / gpu.schedulers / gpu.clock / busy,
         "lds": total * (lds + requests) / gpu.clock,
         "L2": blocks * sectors * SECTOR / of_cache,
-        "memory": p.least_bytes() / (of_memory * reached),
+        "memory": memory_seconds(moved + p.written_bytes, blocks, machine),
         "latency": ceil(blocks / processors / resident) * waits * gpu.latency,
     }
     slowest = max(resources.values())
@@ -163,7 +172,7 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False, ke
         seconds *= 1 + _CODE * each * len(p.reads)
     return Price(
         seconds, tuple(resources.items()), blocks, resident, shared,
-        conflicts=conflicts / least if least else 0.0, wasted=sectors / useful - 1,
+        conflicts=conflicts / least if least else 0.0, wasted=sectors / useful - 1, group=group,
     )  # fmt: skip
 
 

@@ -12,13 +12,14 @@ from dataclasses import replace
 from itertools import product
 from math import ceil, inf, log2
 
+from tdsl.autoschedule.block_tree.memory import merge_seconds
 from tdsl.autoschedule.block_tree.price import Price, price
 from tdsl.autoschedule.block_tree.tree import BlockTree, Cut, Shared
 from tdsl.autoschedule.block_tree.write_lanes import MERGING, write_columns, write_rows
 from tdsl.autoschedule.problem import Problem
 from tdsl.autoschedule.recipes.choices import Unsuited
 from tdsl.cost.sectors import LINE, WARP
-from tdsl.machine.model import Machine, of_nearest
+from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
 
 _SHUFFLE = 30  # clocks in which threads combine values by a shuffle
@@ -156,8 +157,6 @@ def price_of_lanes(p: Problem, t: BlockTree, machine: Machine, *, kept: int = 0,
     waves = ceil(cost.blocks / machine.threads / cost.resident)
     seconds = cost.seconds + waves * times * exchange / machine.gpu.clock
     if parts > 1:
-        speed = machine.level("L2").bytes_per_second(machine.threads) or inf
-        turns = ceil(parts / (MERGING if by_shuffles else lanes.threads))
-        merged = parts * whole.points * whole.write.size / speed + (1 + turns / 2) * machine.gpu.latency
-        seconds += merged + (of_nearest(machine.launch, 1) or 0.0)
+        threads = MERGING if by_shuffles else lanes.threads
+        seconds += merge_seconds(parts, whole.points * whole.write.size, machine, threads)
     return replace(cost, seconds=seconds)

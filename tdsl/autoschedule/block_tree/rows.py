@@ -20,6 +20,7 @@ from dataclasses import replace
 from math import inf, prod
 from typing import Any
 
+from tdsl.autoschedule.block_tree.memory import cached_bytes
 from tdsl.autoschedule.block_tree.price import Price
 from tdsl.autoschedule.block_tree.reductions import price_of_lanes, tree_of_rows
 from tdsl.autoschedule.block_tree.row_parts import size_of_part, write_parts
@@ -49,7 +50,6 @@ _LEAST_OF_PART = 4096  # elements
 _PART = 0.65  # of the registers of a multiprocessor, which a part may take
 _BLOCKS_EACH = 2  # blocks of parts for each multiprocessor
 _AGAIN = 1.5  # times the bytes of one pass, where a second kernel has to read the rows from memory again
-_CACHED = 0.5  # of L2, in which rows stay for the second kernel
 _WHOLE = {"together", "held", "each"}  # choices for blocks that have whole rows
 _TIE = 1.05  # times the lowest price, up to which the first of several shapes is taken
 
@@ -190,16 +190,13 @@ def _plan_of_parts(stage: Stage, group: RowGroup, machine: Machine, parts: int |
     """So many parts of rows, or enough for all multiprocessors; Unsuited if rows are many, or short."""
     length, vector, program = group.length, vector_of_rows(group), stage.schedule.state.program
     if parts is None:
-        most = (
-            int(_PART * (machine.level("registers").bytes or 0)) // 4
-        )  # elements in the registers of a block
+        most = int(_PART * (machine.level("registers").bytes or 0)) // 4  # elements of a block
         count = max(-(-_BLOCKS_EACH * machine.threads // group.count), -(-length // most))
         count = min(count, length // _LEAST_OF_PART)
         inputs = {r.name for f in group.funcs for r in reads_in(f.definitions[0].values)}
-        read = sum(
-            group.count * length * element_bytes(program, x) for x in inputs if not program.has_func(x)
-        )
-        cost = 1.0 if read < _CACHED * (machine.level("L2").bytes or 0) else _AGAIN
+        arrays = (x for x in inputs if not program.has_func(x))
+        read = group.count * length * sum(element_bytes(program, x) for x in arrays)
+        cost = 1.0 if read < cached_bytes(machine) else _AGAIN
         if count < 2 or group.count * cost >= machine.threads:
             raise Unsuited(f"{group.count} rows of {length} elements are enough for blocks of their own")
         equal = (n for n in range(count, 2 * count) if length % n == 0 and length // n % vector == 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
+from tdsl.autoschedule.block_tree.memory import memory_seconds, merge_seconds
 from tdsl.autoschedule.block_tree.price import Price, price
 from tdsl.autoschedule.block_tree.reductions import best_lanes, write_lanes
 from tdsl.autoschedule.block_tree.search import best_tree
@@ -75,7 +76,6 @@ def _longest(p: Problem, parts: int) -> str:
 
 def _parts(p: Problem, whole: Price, machine: Machine) -> tuple[str, int]:
     """The axis and the number of parts of terms that make sums faster, with the kernel that adds these up."""
-    speed = machine.level("L2").bytes_per_second(machine.threads) or inf
     longest = p.axis(_longest(p, 1))
     best, chosen, count = whole.seconds, 1, 2
     while (
@@ -85,7 +85,7 @@ def _parts(p: Problem, whole: Price, machine: Machine) -> tuple[str, int]:
         and p.terms >= count * _TERMS
     ):
         _, cost = best_tree(p.with_parts(longest.name, count), machine)
-        again = count * p.points * p.write.size / speed + (of_nearest(machine.launch, 1) or 0.0)
+        again = merge_seconds(count, p.points * p.write.size, machine)
         if cost.seconds + again < best:
             best, chosen = cost.seconds + again, count
         elif chosen > 1:
@@ -111,7 +111,7 @@ def schedule_points(stage: Stage, machine: Machine) -> BlockTree | Elements:
     if p.is_rectangular and all(a.known for a in p.axes):
         if beyond_rows(stage, machine.block_threads)[0] > max(vector_of(stage), 1):
             return elements(stage, threads=machine.block_threads)
-        least = p.least_bytes() / (machine.level("global").bytes_per_second(machine.threads) or inf)
+        least = memory_seconds(p.least_bytes(), machine.threads, machine)
         if flat.seconds > _ENOUGH * (least + (of_nearest(machine.launch, 1) or 0.0)):
             tree, cost = best_tree(p, machine)
             if cost.seconds < _GAIN * flat.seconds:

@@ -364,8 +364,9 @@ def _with_layouts(p: Problem, t: BlockTree, machine: Machine) -> tuple[BlockTree
 
 
 def _with_conflicts(p: Problem, t: BlockTree, machine: Machine) -> tuple[BlockTree, Price]:
-    """A tree with its price, which bank conflicts raise also where something else is slower."""
+    """A tree with the order of its blocks, and its price, which bank conflicts raise in any case."""
     cost = price(p, t, machine)
+    t = replace(t, group=cost.group if all(a.known for a in p.free) else 1)
     few = min(_FIRST_CONFLICTS * cost.conflicts, _MOST_OF_FEW)
     return t, replace(cost, seconds=cost.seconds * (1 + few + _CONFLICTS * cost.conflicts))
 

@@ -79,7 +79,8 @@ class BlockTree:
     An axis of threads may be in two parts. A thread loads `registers` as vectors before it uses them.
     `vector` neighbours of the result are written at once. `stages` steps are in shared memory at a time. The
     terms are in `parts`, added up by another kernel, or in as many as a call needs if 0; `epilogue` reads the
-    sums in registers. By `lanes`, the threads of a block take turns at neighbouring terms of an axis.
+    sums in registers. By `lanes`, the threads of a block take turns at neighbouring terms of an axis. Blocks
+    of a `group` of rows follow each other, column by column.
     """
 
     func: str
@@ -93,6 +94,7 @@ class BlockTree:
     epilogue: str = ""
     registers: tuple[Shared, ...] = ()
     lanes: tuple[Cut, ...] = ()
+    group: int = 1
 
     @cached_property
     def threads(self) -> int:

@@ -16,7 +16,7 @@ from tdsl.autoschedule.block_tree.price import (
 from tdsl.autoschedule.block_tree.tree import BlockTree, Shared
 from tdsl.autoschedule.problem import Problem
 from tdsl.autoschedule.recipes.epilogue import following, in_vectors
-from tdsl.autoschedule.recipes.grid import bind_grid, fused
+from tdsl.autoschedule.recipes.grid import fused, on_grid
 from tdsl.autoschedule.recipes.stage_facts import vector_of
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.naming import Loop
@@ -42,12 +42,11 @@ def write_tree(stage: Stage, p: Problem, t: BlockTree, reader: Stage | None = No
     outer, inner = _steps(stage, p, t)
     unrolled, _ = unrolled_terms(t)
     stage.reorder(*blocks, *threads, *outer, *(x for _, x in inner), *(x for _, x in points))
-    bind_grid(stage, blocks)
+    on_grid(stage, blocks, group=t.group)
     _bind_threads(stage, threads, [n for _, n in reversed(t.order)])
-    place = stage.loop_name((outer or _thread_loops(stage, threads) or blocks)[-1])
+    place = stage.loop_name((outer or threads or blocks)[-1])
     if p.summed or (t.shared and has_tail(p, t)):
-        last = (_thread_loops(stage, threads) or blocks)[-1]
-        at = next(x for x in stage.loops if x.name == last)
+        at = stage.loop_name((threads or blocks)[-1])
         if reader is not None:
             out = following(stage, at, REGISTER, reader)
         else:
@@ -166,16 +165,11 @@ def _steps(stage: Stage, p: Problem, t: BlockTree) -> tuple[list[str], list[tupl
 
 
 def _bind_threads(stage: Stage, threads: list[str], counts: list[int]) -> None:
-    """The loops of threads, slowest first, on three axes; slower ones as one."""
+    """Bind the loops of threads, slowest first, to three axes; slower ones become one, in the list, too."""
     while len(threads) > len("xyz") or (len(threads) == len("xyz") and counts[0] > _MOST_ON_Z):
         threads[:2], counts[:2] = [fused(stage, threads[:2])], [counts[0] * counts[1]]
     for x, axis in zip(reversed(threads), "xyz", strict=False):
         stage.bind(x, f"threadIdx.{axis}")
-
-
-def _thread_loops(stage: Stage, threads: list[str]) -> list[str]:
-    names = {x.name for x in stage.loops}
-    return [x for x in threads if x in names]
 
 
 def _unroll(stage: Stage, p: Problem, t: BlockTree, points: list[tuple[str, str]], terms: list[str]) -> None:

@@ -240,11 +240,8 @@ def _scan_across(stage: Stage, scan: Scan, plan: BlockScan) -> None:
     schedule[local].compute_at(owner, thread)
     owner.unroll(within).vectorize(lanes)
     for d in (schedule[local], Stage(schedule, local, 1)):
-        x = d.loops
-        moving = [y.name for y in x]
-        last = next(v for v in moving if v == names[-1])
-        d.reorder(*(v for v in moving if v != last), last)
-        d.vectorize(last, plan.vector)
+        moving = [x.name for x in d.loops if x.name != names[-1]]
+        d.reorder(*moving, names[-1]).vectorize(names[-1], plan.vector)
         step = "within" if d.definition == 0 else "later"
         d.unroll(next(v for v in moving if v.startswith(step)))
 

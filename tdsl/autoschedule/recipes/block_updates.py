@@ -170,18 +170,18 @@ def _write(stage: Stage, d: Definition, plan: BlockUpdates) -> None:
         merge = updates = stage.rfactor(block)
         whole = next(x.name for x in updates.loops if x.name not in (*rows, block.name, lanes))
         outer, thread = updates.split(whole, plan.threads)
-        on_threads = [thread.name]
+        threads = [thread.name]
         if plan.lanes > 1:
-            on_threads = [x.name for x in updates.split(thread, plan.lanes)]
-            updates = merge.rfactor(on_threads[-1])
-            updates.reorder(outer, *on_threads, *([lanes] if lanes else []))
+            threads = [x.name for x in updates.split(thread, plan.lanes)]
+            updates = merge.rfactor(threads[-1])
+            updates.reorder(outer, *threads, *([lanes] if lanes else []))
         _share_copies(stage, (merge, updates), block.name, of_data, plan)
     else:
         updates = stage
         outer, thread = updates.split(whole, plan.threads)
-        on_threads = [thread.name]
+        threads = [thread.name]
     updates.atomic()
-    for x, axis in zip(reversed(on_threads), "xy", strict=False):
+    for x, axis in zip(reversed(threads), "xy", strict=False):
         updates.bind(x, f"threadIdx.{axis}")
     if not plan.copies:
         updates.bind(outer, "blockIdx.x")
@@ -189,7 +189,7 @@ def _write(stage: Stage, d: Definition, plan: BlockUpdates) -> None:
             updates.bind(fused(updates, rows), "blockIdx.y")
     if lanes is not None:
         for name in _sources(d):
-            copy = stage.schedule.cache_read(name, updates, at=on_threads[-1], scope="register", filled=True)
+            copy = stage.schedule.cache_read(name, updates, at=threads[-1], scope="register", filled=True)
             copy.vectorize(copy.loops[-1], plan.vector)
         updates.unroll(lanes)
 

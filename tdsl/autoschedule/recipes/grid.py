@@ -35,24 +35,6 @@ def bind_blocks(stage: Stage, loops: Sequence[str]) -> None:
         stage.bind(loop, f"blockIdx.{axis}")
 
 
-_GROUP = 8  # rows of tiles whose blocks run one after the other, so that what they read stays in the L2 cache
-
-
-def bind_grid(stage: Stage, loops: Sequence[str]) -> None:
-    """Any number of neighbouring loops on axes of blocks; of the last two, groups of rows follow each other.
-
-    Blocks that run at a time then form a square, not a line.
-    """
-    outer, last = [*loops[:-2]], [*loops[-2:]]
-    state, sizes = stage.schedule.state, sizes_of(stage)
-    counts = [iterations_of(state, stage.func, stage.definition, x, sizes) or 0 for x in last]
-    if len(last) == 2 and min(counts) >= 2 * _GROUP and counts[0] % _GROUP == 0:
-        above, inner = (x.name for x in stage.split(last[0], _GROUP))
-        stage.reorder(*outer, above, last[1], inner)
-        last = [fused(stage, [above, last[1], inner])]
-    bind_blocks(stage, [*([fused(stage, outer)] if outer else []), *last])
-
-
 def share_points(stage: Stage, shared: Collection[str], threads: int, vector: int, rows: int = 1) -> bool:
     """One loop over blocks and one over threads of the loops `shared` outside of all others.
 
@@ -92,32 +74,28 @@ def on_threads(
 
 
 def on_grid(
-    stage: Stage, batch: list[str], rows: str, columns: str, *, group: int = 1, blocks: int = 0,
-    cluster: int = 1,
+    stage: Stage, loops: Sequence[str], *, group: int = 1, blocks: int = 0, cluster: int = 1
 ) -> None:  # fmt: skip
-    """Tiles for blocks: batches on an axis of their own, tiles on two, or in an order on one.
+    """Tiles for blocks: neighbouring loops over batches, if any, and over rows and columns of tiles.
 
     With a `group` blocks go down so many rows of tiles before the next column; with `blocks` above 0 there
     are only so many, each of which makes several tiles. Neighbours along rows are a `cluster`.
     """
+    batch, tiles = [*loops[:-2]], [*loops[-2:]]
     if cluster > 1:
-        rows, rank = (x.name for x in stage.split(rows, cluster))
-        stage.reorder(rank, *batch, rows, columns).bind(rank, CLUSTER)
+        tiles[0], rank = (x.name for x in stage.split(tiles[0], cluster))
+        stage.reorder(rank, *batch, *tiles).bind(rank, CLUSTER)
         group, blocks = max(group // cluster, 1), blocks // cluster
     outer = [fused(stage, batch)] if batch else []
-    if group == 1 and not blocks:
-        bind_blocks(stage, [*outer, rows, columns])
-        return
-    loops = [rows, columns]
     if group > 1:
-        above, inner = (x.name for x in stage.split(rows, group))
-        loops = [above, columns, inner]
-        stage.reorder(*outer, *loops)
+        above, inner = (x.name for x in stage.split(tiles[0], group))
+        tiles = [above, tiles[1], inner]
+        stage.reorder(*outer, *tiles)
     if blocks:
-        turn, block = (x.name for x in stage.split(fused(stage, [*outer, *loops]), blocks))
+        turn, block = (x.name for x in stage.split(fused(stage, [*outer, *tiles]), blocks))
         stage.reorder(block, turn).bind(block, "blockIdx.x")
     else:
-        bind_blocks(stage, [*outer, fused(stage, loops)])
+        bind_blocks(stage, [*outer, *(tiles if group == 1 else [fused(stage, tiles)])])
 
 
 def fused(stage: Stage, loops: list[str]) -> str:

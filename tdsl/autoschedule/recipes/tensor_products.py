@@ -142,7 +142,8 @@ def write_product(
         stage.reorder(*outside, ki, ii, ji).unroll(ki)
     else:
         ki = multiply_tiles(stage, x.form, (ii, ji, ki), outside)
-    on_grid(stage, batch, io.name, jo.name, group=plan.group, blocks=plan.blocks, cluster=plan.cluster)
+    loops = [*batch, io.name, jo.name]
+    on_grid(stage, loops, group=plan.group, blocks=plan.blocks, cluster=plan.cluster)
     stage.bind(wi, "threadIdx.z").bind(wj, "threadIdx.y")
     index, order = definition_of(stage).index, stage.schedule.state.plan(stage.func).order
     index = tuple(index[axis] for axis in order or range(len(index)))  # that with the largest stride first

@@ -20,6 +20,7 @@ from itertools import product
 from math import inf, prod
 
 from tdsl.autoschedule.block_tree.climb import Place, climb, lattice_moves
+from tdsl.autoschedule.block_tree.memory import Grid, bytes_read, memory_seconds, merge_seconds
 from tdsl.autoschedule.recipes.pipelining import COPIED
 from tdsl.core.node import frozen
 from tdsl.cost.sectors import SECTOR, WARP, WIDEST
@@ -29,7 +30,6 @@ from tdsl.schedule.launch import MAX_CLUSTER_BLOCKS
 from tdsl.schedule.pipelines import LOADED_AHEAD_BYTES
 
 _BURST = 64  # bytes that the memory delivers at least
-_MERGE = 2  # times as long as its bytes takes the kernel that adds up parts: it is short
 _REST = 0.1  # of the time of each resource that is not hidden behind the busiest
 _GROUP_THREADS = 128
 _MMA_PART = 0.62  # of the rate of wgmma that mma.sync reaches: Luo et al., arXiv 2402.13499
@@ -44,16 +44,8 @@ _FIXED_REGISTERS = 32  # of a thread for addresses and counters
 _FRAGMENTS = 1.25  # times the registers of the fragments of a step: some are loaded ahead
 PHASE_BYTES = 1 << 10  # bytes of barriers in shared memory, at most
 _ROW_BYTES = 128  # of terms of a tile, with which a swizzle has no conflicts
-_PARTS = (
-    (1, 0),
-    (2, 0),
-    (4, 0),
-    (8, 0),
-    (0, 1),
-    (0, 2),
-    (0, 3),
-    (0, 4),
-)  # a number, or for blocks of each SM
+# of the terms: a number, or for so many blocks of each multiprocessor
+_PARTS = ((1, 0), (2, 0), (4, 0), (8, 0), (0, 1), (0, 2), (0, 3), (0, 4))
 _CLUSTER = 2  # blocks: of larger ones some multiprocessors have none
 
 
@@ -325,9 +317,8 @@ def seconds(t: TensorCoreChoices, p: Product, machine: Machine) -> float:
     assert gpu is not None
     if not resident:
         return inf
-    shared_speed, cache, far = (
-        machine.level(x).bytes_per_second(n) or inf
-        for x, n in (("shared", 1), ("L2", processors), ("global", processors))
+    shared_speed, cache = (
+        machine.level(x).bytes_per_second(n) or inf for x, n in (("shared", 1), ("L2", processors))
     )
     sides, boxes, clock = _sides(t, p), _boxed(t, p), 1 / gpu.clock
     staged = [(x, n * t.block[2]) for x, n, boxed in zip(sides, t.block, boxes, strict=False) if not boxed]
@@ -335,7 +326,6 @@ def seconds(t: TensorCoreChoices, p: Product, machine: Machine) -> float:
     tiles = _tiles(t, p) * t.parts
     rounds = _ceildiv(tiles, processors)
     active = min(rounds, resident)
-    busy = min(tiles, processors) / processors
 
     rate = machine.rate("tensor", p.dtype) or inf
     if not t.warpgroups:
@@ -355,7 +345,7 @@ def seconds(t: TensorCoreChoices, p: Product, machine: Machine) -> float:
     )  # fmt: skip
     work = _overlapped(products, shared, issued)
     sync = (_SYNC if staged else _GROUP_SYNC) * clock
-    from_cache = _used(t, sides, p, SECTOR) * active * processors / cache  # each has its share
+    from_cache = sum(_used(t, sides, p, SECTOR)) * active * processors / cache  # each has its share
     late = gpu.latency / (1 if any(x.is_ahead for x, _ in staged) else t.stages - 1)
     waits = all(x.access < COPIED and not x.is_ahead for x in sides)
     if waits or _loaded(t, p) > LOADED_AHEAD_BYTES:  # threads wait for what they load
@@ -367,18 +357,17 @@ def seconds(t: TensorCoreChoices, p: Product, machine: Machine) -> float:
     time = rounds / max(active, 1) * (steps * step + ends)
 
     results = p.batches * p.rows * p.columns
-    memory = _far_bytes(t, sides, p, machine, active) + results * p.result_bytes
+    memory = _read(t, p, machine, active)[0] + results * p.result_bytes
     launch, more = of_nearest(machine.launch, 1) or 0.0, 0.0
     if t.parts > 1:
-        partial = t.parts * results * p.sum_bytes
-        cached = partial <= (machine.level("L2").bytes or 0) / 2
-        more += launch + _MERGE * partial / (cache if cached else far)
-        memory += partial
+        more += merge_seconds(t.parts, results * p.sum_bytes, machine)
+        memory += t.parts * results * p.sum_bytes
     for x, along, packed in zip((p.left, p.right), (p.rows, p.columns), t.packed, strict=True):
         elements = packed * p.batches * along * p.terms
         computed = x.instructions(elements) * clock / gpu.schedulers / processors
-        more += packed * launch + _overlapped(elements * (x.read_bytes + x.bytes) / far, computed)
-    return _overlapped(time, memory / (far * busy)) + launch + more
+        copied = memory_seconds(elements * (x.read_bytes + x.bytes), processors, machine)
+        more += packed * launch + _overlapped(copied, computed)
+    return _overlapped(time, memory_seconds(memory, tiles, machine)) + launch + more
 
 
 def _overlapped(*times: float) -> float:
@@ -386,48 +375,31 @@ def _overlapped(*times: float) -> float:
     return max(times) + (1 - _OVERLAP) * (sum(times) - max(times))
 
 
-def _far_bytes(
-    t: TensorCoreChoices, sides: tuple[Side, Side], p: Product, machine: Machine, active: int
-) -> float:  # fmt: skip
-    """The bytes of operands that blocks read of memory: what they read at a time is there once."""
-    left_bytes, right_bytes = (x.read_bytes for x in sides)
-    left, right = p.rows * p.terms * left_bytes, p.columns * p.terms * right_bytes
-    least = p.batches * (left + right)
-    if least <= (machine.level("L2").bytes or 0) / 2:
-        return least
-    (down, across), (_, rows, columns) = _grid(t, p), _order(t, p, machine, active)
-    turns = _ceildiv(down, rows) * _ceildiv(across, columns) * p.batches
-    read = turns * p.terms * (rows * t.block[0] * left_bytes + columns * t.block[1] * right_bytes)
-    return max(least * _used(t, sides, p, _BURST) / max(_used(t, sides, p, 1), 1), read)
+def _read(t: TensorCoreChoices, p: Product, machine: Machine, active: int) -> tuple[float, int]:
+    """The bytes of operands that blocks read of memory, and the rows of tiles that follow each other."""
+    sides, extents = _sides(t, p), (p.rows, p.columns)
+    bursts, least = (_used(t, sides, p, n) for n in (_BURST, 1))
+
+    def box(n: int, at: Grid) -> float:
+        elements = at[0] * min(at[1 + n] * t.block[n], extents[n]) * p.terms
+        return elements * sides[n].read_bytes * bursts[n] / max(least[n], 1)
+
+    count = max(machine.threads * max(active, 1) // t.parts, 1)
+    boxes = [functools.partial(box, n) for n in (0, 1)]
+    return bytes_read(boxes, (p.batches, *_grid(t, p)), count, machine)
 
 
-def _used(t: TensorCoreChoices, sides: tuple[Side, Side], p: Product, least: int) -> int:
-    """The bytes of a step that are fetched of the cache or memory, which deliver `least` at a time.
+def _used(t: TensorCoreChoices, sides: tuple[Side, Side], p: Product, least: int) -> list[int]:
+    """The bytes of a step of each operand, of the cache or memory, which deliver `least` at a time.
 
     Beyond the edges nothing is fetched, and blocks of a cluster fetch the columns' operand together.
     """
-    total = 0
+    used = []
     for x, along, extent, shared in zip(sides, t.block[:2], (p.rows, p.columns), (1, t.cluster), strict=True):
         count, length = min(along, extent), min(t.block[2], p.terms)
         rows, row = (length, count) if x.turned else (count, length)
-        total += rows * _ceildiv(row * x.read_bytes, least) * least // shared
-    return total
-
-
-def _order(t: TensorCoreChoices, p: Product, machine: Machine, active: int) -> tuple[int, int, int]:
-    """Rows of tiles whose blocks run one after the other, and the rows and columns of those at a time.
-
-    Of powers of two that divide the rows, it is the one for which blocks at a time read the fewest bytes.
-    """
-    (down, across), count = _grid(t, p), max(machine.threads * max(active, 1) // t.parts, 1)
-    orders = []
-    for group in (1, 2, 4, 8, 16) if count < down * across else (1,):
-        columns = min(across, _ceildiv(count, group))
-        rows = min(down, _ceildiv(count, columns))
-        if down % group == 0:
-            read = rows * t.block[0] * p.left.bytes + columns * t.block[1] * p.right.bytes
-            orders.append((read, group, rows, columns))
-    return min(orders)[1:]
+        used.append(rows * _ceildiv(row * x.read_bytes, least) * least // shared)
+    return used
 
 
 def _in_order(t: TensorCoreChoices, p: Product, machine: Machine) -> TensorCoreChoices:
@@ -435,7 +407,7 @@ def _in_order(t: TensorCoreChoices, p: Product, machine: Machine) -> TensorCoreC
     if p.open:
         return t
     tiles, resident = _tiles(t, p) * t.parts, _resident(t, p, machine)
-    group, _, _ = _order(t, p, machine, min(_ceildiv(tiles, machine.threads), resident))
+    _, group = _read(t, p, machine, min(_ceildiv(tiles, machine.threads), resident))
     rounds = _ceildiv(tiles, machine.threads * resident)
     blocks = _ceildiv(tiles, rounds)
     if not all(_boxed(t, p)) or rounds == 1 or blocks % t.cluster:

@@ -86,3 +86,19 @@ def test_tiles_that_are_transposed_in_shared_memory_are_loaded_in_vectors(rng, m
     np.testing.assert_array_equal(text_of(compiled)(*values), values[0] @ values[1])
     loads = [a for a in td.count_memory(compiled, *values).accesses if a.site.array == "left"]
     assert sum(a.useful for a in loads if a.site.width == 16) > 0.9 * sum(a.useful for a in loads)
+
+
+@pytest.mark.parametrize("group", [2, 4])
+def test_blocks_of_a_group_of_rows_follow_each_other(rng, group):
+    left, right, out = (
+        td.Tensor("left", (2, 64, 24), td.f32),
+        td.Tensor("right", (24, 40), td.f32),
+        td.Func("out"),
+    )
+    out[b, i, j] = td.sum(left[b, i, k] * right[k, j], axis=k)
+    s = td.Schedule(out, target="cuda:sm_80")
+    cuts, order = (Cut("b"), Cut("i", 8), Cut("j", 8, 2)), (("j", 8), ("i", 8))
+    write_tree(s[out], Problem.of(s[out]), BlockTree("out", cuts, order, (("k", 8),), group=group))
+    assert f"split('i_o', {group})" in str(s).replace('"', "'")
+    x, y = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((2, 64, 24), (24, 40)))
+    np.testing.assert_array_equal(td.emulate(td.compile(s))(x, y), x @ y)
