@@ -21,6 +21,8 @@ if find_spec("torch") is None:
 else:
     # After torch.compile Python 3.11 cannot parse (python/cpython#106905), and pytest parses what it imports.
     import_module("hypothesis.control")
+if find_spec("jax") is None:
+    collect_ignore_glob += ["tdsl/jax/*.py", "docs/jax.md"]
 if find_spec("onnx") is None:
     collect_ignore_glob += ["tdsl/onnx/*.py", "docs/onnx.md", "tests/onnx/*.py", "tests/foreign/*onnx*.py"]
 if find_spec("opt_einsum") is None:

@@ -30,7 +30,7 @@ pygments_dark_style = "monokai"
 CONTENTS = {
     "Guides": (
         "tutorial", "language", "schedule", "fusion", "tuning", "graph", "gradients", "reductions",
-        "rewrites", "gpu", "torch", "onnx", "export", "distribution", "steps", "planning",
+        "rewrites", "gpu", "torch", "jax", "onnx", "export", "distribution", "steps", "planning",
         "looking-inside", "testing", "errors",
     ),
     "Gallery": ("gallery/index",),

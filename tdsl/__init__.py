@@ -277,6 +277,7 @@ if is_launched():
     install_hook()  # a rank that fails before its first message ends the others, too
 
 if TYPE_CHECKING:
+    from tdsl import jax as jax
     from tdsl import onnx as onnx
     from tdsl import recipes, testing
     from tdsl import torch as torch  # not in `__all__`: `from tdsl import *` works without PyTorch
@@ -290,7 +291,7 @@ else:  # a type checker reports unknown names and wrong arguments itself
             _public.__init__ = checked_call(_public.__init__)
     _LAZY_MODULES = {
         "recipes": "tdsl.recipes", "mpi": "tdsl.distribute.mpi", "testing": "tdsl.testing",
-        "torch": "tdsl.torch", "onnx": "tdsl.onnx",
+        "jax": "tdsl.jax", "torch": "tdsl.torch", "onnx": "tdsl.onnx",
     }  # fmt: skip
     __getattr__ = module_getattr("tdsl", __all__, lazy_modules=_LAZY_MODULES)
 

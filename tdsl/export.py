@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +148,7 @@ class Exportable:
 
 def _dense(signature: Signature, dynamic: frozenset[str]) -> Specialisation:
     """The specialisation of a C function: for arrays without gaps that are aligned to their elements."""
-    return replace(dense_specialisation(signature, {}, dynamic), aligned=False)
+    return dense_specialisation(signature, {}, dynamic, aligned=False)
 
 
 def _checked_levels(levels: Iterable[str] | None) -> list[str]:

@@ -41,6 +41,7 @@ HEAVY = {
     "networkx": ("tilegraph", True),
     "ml_dtypes": ("lang", False),
     "torch": ("torch", True),
+    "jax": ("jax", True),
     "onnx": ("onnx", True),
     "scipy": ("planner/milp.py", False),
 }

@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 import numpy as np
 
 # skipped files: the package, runpy, the text of a graph's plan, and NumPy, which calls the package
-_SKIPPED_FILES = (
+_SKIPPED_FILES: tuple[str, ...] = (
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, "<frozen ", "<steps of ",
     os.path.dirname(np.__file__) + os.sep,
 )  # fmt: skip
@@ -33,9 +33,9 @@ class Loc:
 
 
 def here() -> Loc | None:
-    """The innermost call site outside this package and NumPy, with the columns of the running expression.
+    """The innermost call site outside this package and libraries that call it.
 
-    The columns come from PEP 657 position tables, so an operator of an expression gets its own caret.
+    It has the columns of the running expression, by PEP 657, so that an operator gets its own caret.
     None when every frame belongs to the package.
     """
     frame: FrameType | None = sys._getframe(1)
@@ -44,6 +44,12 @@ def here() -> Loc | None:
     if frame is None:
         return None
     return _location(frame.f_code, frame.f_lasti // 2, frame.f_lineno)
+
+
+def skip_folder(folder: str) -> None:
+    """Makes `here` skip the files of a folder: of a library that calls the package on behalf of the user."""
+    global _SKIPPED_FILES
+    _SKIPPED_FILES = (*_SKIPPED_FILES, folder + os.sep)
 
 
 def _is_skipped(frame: FrameType) -> bool:

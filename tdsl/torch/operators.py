@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from tdsl.adjoint_operators import AdjointOperators
 from tdsl.codegen.runtime.program_signature import signature_of
 from tdsl.codegen.runtime.signature import ArrayArg, Signature
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch, checked_call
-from tdsl.gradients import vjp
 from tdsl.op import Operator
 from tdsl.torch.calls import direct_call, implementation
 from tdsl.torch.shapes import schema_type, shape_function
@@ -63,11 +62,7 @@ def op(operator: Operator, *, name: str) -> Callable[..., Any]:
 def _register(operator: Operator, name: str) -> Callable[..., Any]:
     """Defines and implements the torch operator; returns the function that calls it."""
     signature = signature_of(operator.program)
-    differentiable = tuple(
-        n for n, arg in enumerate(signature.inputs) if isinstance(arg, ArrayArg) and arg.dtype.is_float
-    )
-    results = [n for n, arg in enumerate(signature.outputs) if arg.dtype.is_float]
-    has_gradient = bool(differentiable and results)
+    adjoints = AdjointOperators(operator, signature, of_numbers=False)
     run = operator.compile()
     inputs = ", ".join(f"{schema_type(arg)} {arg.name}" for arg in signature.inputs)
     outputs = ", ".join("Tensor" for _ in signature.outputs)
@@ -78,13 +73,13 @@ def _register(operator: Operator, name: str) -> Callable[..., Any]:
     schema = f"{short}({inputs}) -> {outputs if len(signature.outputs) == 1 else f'({outputs})'}"
     library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     _libraries[name] = library
-    library.impl(short, implementation(signature, run, has_gradient), "CPU")
+    library.impl(short, implementation(signature, run, bool(adjoints)), "CPU")
     torch.library.register_fake(name, _fake(signature), lib=library)
-    if has_gradient:
-        gradient = _Gradient(operator, name, signature, differentiable, results)
+    if adjoints:
+        gradient = _Gradient(adjoints, name, signature)
         torch.library.register_autograd(name, gradient.backward, setup_context=gradient.save, lib=library)
     overload = getattr(getattr(torch.ops, namespace), short).default
-    function = direct_call(signature, run, overload, has_gradient)
+    function = direct_call(signature, run, overload, bool(adjoints))
     function.__name__ = function.__qualname__ = short
     function.__doc__ = operator.__doc__
     return function
@@ -107,36 +102,29 @@ def _fake(signature: Signature) -> Callable[..., Any]:
 
 
 class _Gradient:
-    """The gradient of an operator in torch: an operator of its own for each set of inputs that need one.
+    """The gradient of an operator in torch: an operator of its own for each set of inputs that need one."""
 
-    `differentiable` are the positions of the inputs of floats, `results` those of the outputs of floats.
-    """
-
-    def __init__(
-        self, operator: Operator, name: str, signature: Signature, differentiable: tuple[int, ...],
-        results: Sequence[int],
-    ) -> None:  # fmt: skip
-        self.operator, self.name, self.signature = operator, name, signature
-        self.differentiable, self.results = differentiable, results
+    def __init__(self, adjoints: AdjointOperators, name: str, signature: Signature) -> None:
+        self._adjoints, self._name, self._signature = adjoints, name, signature
         self._operators: dict[tuple[int, ...], Any] = {}
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Saves the inputs of a call for `backward`; results of integers have no gradient."""
         ctx.save_for_backward(*(x for x in inputs if isinstance(x, torch.Tensor)))
         outputs = output if isinstance(output, tuple) else (output,)
-        ctx.mark_non_differentiable(*(x for n, x in enumerate(outputs) if n not in self.results))
+        ctx.mark_non_differentiable(*(x for n, x in enumerate(outputs) if n not in self._adjoints.results))
         ctx.numbers = [x for x in inputs if not isinstance(x, torch.Tensor)]
 
     def backward(self, ctx: Any, *adjoints: Any) -> tuple[Any, ...]:
         """The adjoint of each input; None for numbers, integers, and inputs that need none."""
-        needed = tuple(n for n in self.differentiable if ctx.needs_input_grad[n])
-        gradients: list[Any] = [None] * len(self.signature.inputs)
+        needed = tuple(n for n in self._adjoints.inputs if ctx.needs_input_grad[n])
+        gradients: list[Any] = [None] * len(self._signature.inputs)
         if needed:
             tensors, numbers = iter(ctx.saved_tensors), iter(ctx.numbers)
             inputs = [
-                next(tensors if isinstance(arg, ArrayArg) else numbers) for arg in self.signature.inputs
+                next(tensors if isinstance(arg, ArrayArg) else numbers) for arg in self._signature.inputs
             ]
-            seeds = [adjoints[n].contiguous() for n in self.results]
+            seeds = [adjoints[n].contiguous() for n in self._adjoints.results]
             computed = self._operator(needed)(*inputs, *seeds)
             for n, gradient in zip(needed, computed if len(needed) > 1 else (computed,), strict=True):
                 gradients[n] = gradient
@@ -145,21 +133,7 @@ class _Gradient:
     def _operator(self, needed: tuple[int, ...]) -> Any:
         """The torch operator of the adjoints of some inputs, defined when it is first needed."""
         if needed not in self._operators:
-            names = tuple(self.signature.inputs[n].name for n in needed)
-            suffix = "" if needed == self.differentiable else "_" + "_".join(names)
-            derivative = vjp(self._floats(), names)
-            self._operators[needed] = _register(derivative, f"{self.name}_backward{suffix}")
+            names = [self._signature.inputs[n].name for n in needed]
+            suffix = "" if needed == self._adjoints.inputs else "_" + "_".join(names)
+            self._operators[needed] = _register(self._adjoints.of(needed), f"{self._name}_backward{suffix}")
         return self._operators[needed]
-
-    def _floats(self) -> Operator:
-        """The operator with its results of floats only."""
-        operator = self.operator
-        if len(self.results) == len(self.signature.outputs):
-            return operator
-
-        @functools.wraps(operator.function)
-        def function(*inputs: Any) -> Any:
-            outputs = operator.function(*inputs)
-            return [outputs[n] for n in self.results]
-
-        return Operator(function, operator.loc)

@@ -90,6 +90,12 @@ def test_second_derivatives_are_those_of_differences(name):
     assert torch.autograd.gradgradcheck(function, args)
 
 
+def test_second_derivatives_where_the_first_one_does_not_depend_on_its_input():
+    function, _, arguments = defined("rms_norm", "f64")
+    x, g = arguments(random(torch.float64))
+    assert torch.autograd.gradgradcheck(lambda g: function(x, g) ** 2, g.requires_grad_())
+
+
 def test_only_the_gradients_that_are_needed_are_computed():
     function, _, arguments = defined("matmul", "f64")
     a, b = arguments(random(torch.float64))

@@ -111,13 +111,21 @@ class CpuExecutable:
         for param, value in zip(self.params, arguments, strict=True):
             slot = _store_argument(frame, slot, param, value)
         status = self._entry(ctypes.addressof(frame), ctypes.addressof(self._code.structure))
-        if status <= RED_ZONE_OVERWRITTEN:
-            raise self._code.messages.overwritten(RED_ZONE_OVERWRITTEN - status)
-        if status < 0:
-            raise MemoryError(f"no memory for {_largest(self.kernel)}, in {self._code.name}")
         if status:
-            values = ctypes.addressof(frame) + 8 * self._values
-            raise self._code.messages.error(status - 1, values)
+            raise self.failure(status, ctypes.addressof(frame) + 8 * self._values)
+
+    def failure(self, status: int, values: int) -> Exception:
+        """The exception for a status that is not 0; `values` is the address of the values of a failed check."""
+        if status <= RED_ZONE_OVERWRITTEN:
+            return self._code.messages.overwritten(RED_ZONE_OVERWRITTEN - status)
+        if status < 0:
+            return MemoryError(f"no memory for {_largest(self.kernel)}, in {self._code.name}")
+        return self._code.messages.error(status - 1, values)
+
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """The addresses of the machine code and of the structure that it is called with, after the frame."""
+        return self._code.loaded.address(self._code.name), ctypes.addressof(self._code.structure)
 
     def asm(self) -> str:
         """The assembly of the machine code."""

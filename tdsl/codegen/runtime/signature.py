@@ -111,7 +111,10 @@ def is_large(extents: tuple[Expr, ...], dtype: DType) -> bool:
 
 
 def dense_specialisation(
-    signature: Signature, sizes: Mapping[str, int], dynamic: AbstractSet[str] = frozenset()
+    signature: Signature,
+    sizes: Mapping[str, int],
+    dynamic: AbstractSet[str] = frozenset(),
+    aligned: bool = True,
 ) -> Specialisation:
     """The variant for row-major arrays; `sizes` has a value for each size that is not dynamic.
 
@@ -129,7 +132,7 @@ def dense_specialisation(
         else:
             layouts.append((*(None,) * (len(arg.shape) - 1), 1))
     fixed = tuple((name, sizes[name]) for name in signature.sizes if name not in dynamic)
-    return Specialisation(fixed, tuple(layouts))
+    return Specialisation(fixed, tuple(layouts), aligned)
 
 
 def size_names(arg: ArrayArg) -> Iterator[str]:
