@@ -115,7 +115,7 @@ class CpuExecutable:
             raise self.failure(status, ctypes.addressof(frame) + 8 * self._values)
 
     def failure(self, status: int, values: int) -> Exception:
-        """The exception for a status that is not 0; `values` is the address of the values of a failed check."""
+        """The exception for a status other than 0; `values` is the address of what a failed check shows."""
         if status <= RED_ZONE_OVERWRITTEN:
             return self._code.messages.overwritten(RED_ZONE_OVERWRITTEN - status)
         if status < 0:
