@@ -16,7 +16,7 @@ from tdsl.codegen.cpu.emit import emit
 from tdsl.codegen.cpu.export_text import call_text
 from tdsl.codegen.cpu.runtime import Structure, runtime
 from tdsl.codegen.ir.loops import Argument, BufferParam, Kernel, ScalarParam, SizeParam
-from tdsl.codegen.runtime.c_parameters import c_parameters, declaration
+from tdsl.codegen.runtime.c_parameters import c_parameters, declarations
 from tdsl.codegen.runtime.signature import Signature
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
@@ -61,7 +61,7 @@ class CFunction:
     def __init__(self, kernel: Kernel, signature: Signature, name: str, target: CpuTarget) -> None:
         params = c_parameters(kernel.arguments)
         self.name, self._params, self._signature = name, params, signature
-        self.prototype = f"int {name}({', '.join(map(declaration, params)) or 'void'});"
+        self.prototype = f"int {name}({', '.join(declarations(params)) or 'void'});"
         text = emit(replace(kernel, name=f"{name}_{_KERNEL}"), target) + _HEAD
         text += call_text(name, [_KERNEL], kernel.arguments, params)
         symbols = [name]

@@ -105,8 +105,15 @@ def whole():
     return f, {"N": 12345}
 
 
+def array_named_as_its_size():
+    m, f = td.Tensor("m", ("m",), td.f32), td.Func("f")
+    f[i] = m[i] + 1
+    return f, {"m": 9}
+
+
 KERNELS = [
     twice, blur, product, softmax, histogram, scan, numbers, narrow, several, padded, parallel_heap, whole,
+    array_named_as_its_size,
 ]  # fmt: skip
 COMPILERS = [c for c in ("gcc", "clang", "clang-14") if shutil.which(c)] or ["cc"]
 LEVEL = "avx2" if "avx2" in host().has else "sse2"
@@ -317,6 +324,11 @@ def test_ctypes_calls_programs_of_this_process(make, rng):
     assert function.ctypes(*arguments, *sizes_of_call, *(y.ctypes.data for y in results)) == 0
     assert [y.tobytes() for y in results] == [y.tobytes() for y in expected]
     assert function.ctypes(*arguments, *(-1 for _ in sizes_of_call), *(None for _ in results)) == 1
+
+
+def test_names_of_parameters_differ():
+    compiled, _ = compiled_kernel(array_named_as_its_size)
+    assert compiled.c_function().prototype == "int f(const float *m, int64_t m_, float *f);"
 
 
 def energy(t=td.f64):

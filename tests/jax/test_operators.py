@@ -290,7 +290,7 @@ def test_wrong_arguments_are_refused_at_the_line_of_the_call(arguments, error, m
 @pytest.mark.parametrize(
     "factor, message",
     [
-        ("2", "factor must be a number"),
+        ("2", "factor needs a number"),
         (1e300, "factor"),
         (jnp.ones(3), "factor is float32 of shape"),
         (jnp.complex64(2), "factor is complex64"),

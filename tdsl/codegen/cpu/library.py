@@ -21,7 +21,7 @@ from tdsl.codegen.cpu.archive import archive
 from tdsl.codegen.cpu.emit import emit
 from tdsl.codegen.cpu.export_text import entry_text
 from tdsl.codegen.ir.loops import Argument, Kernel
-from tdsl.codegen.runtime.c_parameters import c_parameters, declaration, meaning
+from tdsl.codegen.runtime.c_parameters import c_names, c_parameters, declarations, meaning
 from tdsl.codegen.runtime.signature import Signature
 from tdsl.core.source import here
 from tdsl.errors import TargetError
@@ -94,8 +94,9 @@ def header_text(signature: Signature, name: str, levels: Sequence[str], c_params
     """The header of a library, for C99 and C++."""
     upper = name.upper()
     arrays = {a.name: a for a in signature.arrays}
-    rows = [f" *   {p.name:12} {meaning(p, arrays)}" for p in c_params]
-    shown = ", ".join(declaration(p) for p in c_params)
+    names = c_names(p.name for p in c_params)
+    rows = [f" *   {name:12} {meaning(p, arrays)}" for name, p in zip(names, c_params, strict=True)]
+    shown = ", ".join(declarations(c_params))
     return f"""#ifndef {upper}_H
 #define {upper}_H
 

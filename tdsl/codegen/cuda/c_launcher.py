@@ -16,7 +16,7 @@ from tdsl.codegen.cuda.size_formulas import Count, argument_name
 from tdsl.codegen.cuda.tensor_maps import encoding_of
 from tdsl.codegen.gpu.launches import ARRIVED_BLOCKS, FAILED_CHECK
 from tdsl.codegen.ir.loops import Argument, BufferParam, ScalarParam, SizeParam
-from tdsl.codegen.runtime.c_parameters import c_name, c_parameters, c_type, meaning
+from tdsl.codegen.runtime.c_parameters import c_names, c_parameters, c_type, meaning
 from tdsl.codegen.runtime.signature import Signature
 from tdsl.lang.expr import Binary, Cast, Const, Expr, Select, Size, Unary
 from tdsl.machine.gpu import capability, is_ptx
@@ -52,13 +52,8 @@ def _with_names(names: Mapping[str, str], requested: Mapping[str, str]) -> dict[
     >>> _with_names({"x": "x"}, {"size x": "x", "y": "stream"})
     {'x': 'x', 'size x': 'x_', 'y': 'stream_'}
     """
-    result = dict(names)
-    for argument, name in requested.items():
-        chosen = c_name(name)
-        while chosen in _USED or chosen in result.values():
-            chosen += "_"
-        result[argument] = chosen
-    return result
+    chosen = c_names(requested.values(), {*_USED, *names.values()})
+    return {**names, **dict(zip(requested, chosen, strict=True))}
 
 
 def _type_of(p: Argument) -> str:

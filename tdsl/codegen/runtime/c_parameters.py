@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tdsl.codegen.ir.loops import Argument, BufferParam, ScalarParam, SizeParam
 from tdsl.codegen.runtime.signature import ArrayArg
@@ -44,15 +44,35 @@ def c_name(name: str) -> str:
     return f"{name}_" if name in KEYWORDS else re.sub(r"\W", "_", name, flags=re.ASCII)
 
 
-def declaration(p: Argument) -> str:
-    """The declaration of a parameter in C."""
+def c_names(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
+    """A name in C for each name of a program, like it, and none of them twice or one of `taken`.
+
+    >>> c_names(["n", "n", "int"], {"n_"})
+    ['n', 'n__', 'int_']
+    """
+    used, result = {*taken}, list[str]()
+    for name in names:
+        chosen = c_name(name)
+        while chosen in used:
+            chosen += "_"
+        used.add(chosen)
+        result.append(chosen)
+    return result
+
+
+def declarations(params: Sequence[Argument]) -> list[str]:
+    """The declarations of the parameters of a function in C."""
+    return [_declaration(p, name) for p, name in zip(params, c_names(p.name for p in params), strict=True)]
+
+
+def _declaration(p: Argument, name: str) -> str:
     match p:
-        case BufferParam(name, dtype):
-            return f"{'' if p.written else 'const '}{c_type(dtype)} *{c_name(name)}"
-        case ScalarParam(name, dtype):
-            return f"{c_type(dtype)} {c_name(name)}"
-        case SizeParam(name):
-            return f"int64_t {c_name(name)}"
+        case BufferParam(_, dtype):
+            return f"{'' if p.written else 'const '}{c_type(dtype)} *{name}"
+        case ScalarParam(_, dtype):
+            return f"{c_type(dtype)} {name}"
+        case SizeParam():
+            return f"int64_t {name}"
 
 
 def meaning(p: Argument, arrays: Mapping[str, ArrayArg]) -> str:
