@@ -18,7 +18,7 @@ from tdsl.communication.collective import Layout
 from tdsl.communication.stages import Spans, Stage
 from tdsl.lang.interp import evaluate
 from tdsl.placement.notation import Fixed
-from tdsl.placement.ownership import SpanBox, cut_span, is_empty, owned_span
+from tdsl.placement.ownership import SpanBox, cut_span, owned_span
 from tdsl.placement.spans import PeriodicSpan, Span, covers, intersect_spans, length
 
 Numbers = NDArray[np.int64]
@@ -283,20 +283,28 @@ def _boxes(boxes: list[SpanBox | None], index: Numbers, active: Mask, ndim: int)
     return BoxVector(present, tuple(SpanVector.of(spans, index) for spans in dims))
 
 
-def owned_boxes(layout: Layout, tensor: str, coordinates: tuple[Numbers, ...]) -> BoxVector:
-    """The block of a tensor that each rank owns."""
+def owned_boxes(
+    layout: Layout, tensor: str, coordinates: tuple[Numbers, ...],
+    known: dict[object, SpanVector] | None = None,
+) -> BoxVector:  # fmt: skip
+    """The block of a tensor that each rank owns; tensors on one grid may share the `known` spans."""
     placement, grid, whole = layout.placements[tensor], layout.grid, layout.wholes[tensor]
+    known = {} if known is None else known
     present, dims = np.ones(grid.size, bool), []
     for entry, at in zip(placement.entries, coordinates, strict=True):
         if isinstance(entry, Fixed):
             present &= at == entry.coordinate
     for dim in range(len(whole)):
         axes = placement.axes_of(dim)
-        firsts, numbers = distinct(*(coordinates[n] for n in axes), ranks=grid.size)
-        spans = [owned_span(placement, grid, whole, dim, [int(c[n]) for c in coordinates]) for n in firsts]
-        vector = SpanVector.of(spans, numbers)
-        present &= vector.map(lambda span: not is_empty((span,))) > 0
-        dims.append(vector)
+        key = "owned", whole[dim], axes, placement.cyclic_size(dim)
+        if key not in known:
+            firsts, numbers = distinct(*(coordinates[n] for n in axes), ranks=grid.size)
+            spans = [
+                owned_span(placement, grid, whole, dim, [int(c[n]) for c in coordinates]) for n in firsts
+            ]
+            known[key] = SpanVector.of(spans, numbers)
+        present &= known[key].lengths > 0
+        dims.append(known[key])
     return BoxVector(present, tuple(dims))
 
 

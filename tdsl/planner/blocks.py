@@ -1,6 +1,8 @@
-"""`Blocks`: the blocks of a tensor that ranks own under several placements, in arrays."""
+"""`Blocks`: the blocks of a tensor that ranks own under several placements, in arrays; and their axes."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -9,10 +11,30 @@ from tdsl.placement.notation import Blocks as BlockEntry
 from tdsl.placement.notation import Copies, Partial, Placement
 
 
+class PlacementAxes:
+    """The axes along which placements cut a tensor, copy it, or have partial sums, as bits of a number."""
+
+    def __init__(self, placements: Sequence[Placement]) -> None:
+        self.cut = _axes_with(BlockEntry, placements)
+        self.copied = _axes_with(Copies, placements)
+        self.partial = _axes_with(Partial, placements)
+
+
+def _axes_with(kind: type, placements: Sequence[Placement]) -> Numbers:
+    entries = ([n for n, e in enumerate(p.entries) if isinstance(e, kind)] for p in placements)
+    return np.array([axis_bits(axes) for axes in entries], np.int64)
+
+
+def axis_bits(axes: Iterable[int]) -> int:
+    """A number with a bit for each of several axes."""
+    return sum(1 << n for n in axes)
+
+
 class Blocks:
     """The blocks of a tensor under several placements, in arrays of placements and ranks."""
 
     def __init__(self, placements: tuple[Placement, ...], boxes: list[BoxVector]) -> None:
+        self.axes = PlacementAxes(placements)
         self.plain = [_is_plain(p, b) for p, b in zip(placements, boxes, strict=True)]
         self.present = np.array([b.present for b in boxes])
         self.counts = np.array([b.counts() for b in boxes])
@@ -22,7 +44,7 @@ class Blocks:
             vectors, index = [], []
             for box in boxes:
                 vector = box.dims[dim]
-                key = vector.spans, vector.index.tobytes()
+                key = id(vector)
                 if key not in numbers:
                     numbers[key] = len(numbers)
                     vectors.append(vector)

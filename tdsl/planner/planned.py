@@ -19,6 +19,18 @@ from tdsl.tilegraph.drawing import Arrow, Drawing, svg
 
 
 @dataclass(frozen=True, slots=True)
+class Tried:
+    """The seconds of the best plan on a grid; a lower bound of them where no plan was priced."""
+
+    grid: Grid
+    seconds: float
+    is_priced: bool
+
+    def __str__(self) -> str:
+        return f"{self.grid} {'' if self.is_priced else 'at least '}{_time(self.seconds)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
     """The plan of a program: grid, choices and prices; `gap` is how far it may be from the best.
 
@@ -30,7 +42,7 @@ class Planned:
     space: Space
     solution: Solution
     bound: float
-    tried: tuple[tuple[Grid, float], ...]
+    tried: tuple[Tried, ...]
     rewrites: tuple[Directive, ...] = ()
     seconds_unrewritten: float = math.inf
 
@@ -109,7 +121,7 @@ def _text(planned: Planned) -> str:
     first = f"{planned.grid}: {_time(planned.seconds)}, {planned.bytes} bytes received a rank"
     lines = [f"{first}, memory {planned.memory} bytes; {planned.solution.method}; {_gap(planned)}"]
     if len(planned.tried) > 1:
-        others = (f"{grid} {_time(s)}" for grid, s in planned.tried if grid != planned.grid)
+        others = (str(x) for x in planned.tried if x.grid != planned.grid)
         lines.append(f"other grids: {', '.join(others)}")
     if planned.rewrites:
         steps = ", ".join(map(_rewrite_text, planned.rewrites))

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from tdsl.communication.rank_boxes import Numbers
 
+Kinds = NDArray[np.str_]
+NO_KIND = np.dtype("U16")  # "" of an array of kinds
+
 
 @dataclass(frozen=True, slots=True)
 class Price:
@@ -28,13 +31,16 @@ class PriceRow:
     seconds: NDArray[np.float64]
     bytes: Numbers
     buffers: Numbers
-    kinds: tuple[str, ...]
+    kinds: Kinds
 
     @staticmethod
     def of(prices: Mapping[int, Price], count: int) -> PriceRow:
         """The row of `count` placements of which some have a price, by number."""
         row = PriceRow(
-            np.full(count, np.inf), np.zeros(count, np.int64), np.zeros(count, np.int64), ("",) * count
+            np.full(count, np.inf),
+            np.zeros(count, np.int64),
+            np.zeros(count, np.int64),
+            np.zeros(count, NO_KIND),
         )
         return row.replaced(prices)
 
@@ -43,31 +49,32 @@ class PriceRow:
         if not prices:
             return self
         seconds, received, buffers = self.seconds.copy(), self.bytes.copy(), self.buffers.copy()
-        kinds = list(self.kinds)
+        kinds = self.kinds.copy()
         for n, price in prices.items():
             seconds[n], received[n], buffers[n] = price.seconds, price.bytes, price.buffer
             kinds[n] = price.kind
-        return PriceRow(seconds, received, buffers, tuple(kinds))
+        return PriceRow(seconds, received, buffers, kinds)
 
     def or_else(self, other: PriceRow) -> PriceRow:
         """The row with the prices of another one where this one is illegal."""
         illegal = np.isinf(self.seconds)
-        pairs = zip(illegal.tolist(), other.kinds, self.kinds, strict=True)
         return PriceRow(
             np.where(illegal, other.seconds, self.seconds), np.where(illegal, other.bytes, self.bytes),
-            np.where(illegal, other.buffers, self.buffers), tuple(b if x else a for x, b, a in pairs),
+            np.where(illegal, other.buffers, self.buffers), np.where(illegal, other.kinds, self.kinds),
         )  # fmt: skip
 
     def price(self, n: int) -> Price:
         """The price of a placement, by number."""
-        return Price(float(self.seconds[n]), int(self.bytes[n]), int(self.buffers[n]), self.kinds[n])
+        return Price(float(self.seconds[n]), int(self.bytes[n]), int(self.buffers[n]), str(self.kinds[n]))
 
     def taken(self, numbers: Sequence[int]) -> PriceRow:
         """The row of the placements of some numbers."""
-        at, kinds = list(numbers), tuple(self.kinds[n] for n in numbers)
-        return PriceRow(self.seconds[at], self.bytes[at], self.buffers[at], kinds)
+        at = list(numbers)
+        return PriceRow(self.seconds[at], self.bytes[at], self.buffers[at], self.kinds[at])
 
     def without(self, forbidden: frozenset[str]) -> PriceRow:
         """The row in which communication of forbidden kinds is illegal."""
-        wrong = [n for n, kind in enumerate(self.kinds) if kind in forbidden]
-        return self.replaced({n: Price(np.inf, 0, 0, "") for n in wrong})
+        if not forbidden:
+            return self
+        wrong = np.flatnonzero(np.isin(self.kinds, list(forbidden)))
+        return self.replaced({int(n): Price(np.inf, 0, 0, "") for n in wrong})

@@ -18,7 +18,6 @@ from tdsl.communication.collective import (
     MAX_ALL_TO_ALL_RANKS,
     MIN_COLLECTIVE_RANKS,
     Layout,
-    StageCollectives,
     has_mpi_operator,
 )
 from tdsl.communication.partial_reads import combined_by_mpi
@@ -36,14 +35,14 @@ from tdsl.communication.totals import Communication, Totals, Volume
 from tdsl.communication.volume import StageVolume
 from tdsl.cost.network import links_of, seconds_of
 from tdsl.lang.operations import arithmetic_of
-from tdsl.machine.model import Machine
+from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.placement.grid import Grid
 from tdsl.placement.notation import Copies, Partial, Placement
 from tdsl.placement.ownership import SpanBox, element_count
-from tdsl.planner.blocks import Blocks
+from tdsl.planner.blocks import Blocks, PlacementAxes, axis_bits
 from tdsl.planner.combined_reads import reductions_of_lines
 from tdsl.planner.delivered_results import DeliveredResults
-from tdsl.planner.price_row import Price, PriceRow
+from tdsl.planner.price_row import Kinds, Price, PriceRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ class Prices:
     _blocks: dict[object, tuple[tuple[Placement, ...], Blocks]] = field(default_factory=dict)
     _prices: dict[object, Price] = field(default_factory=dict)
     _rows: dict[object, PriceRow] = field(default_factory=dict)
-    spans: dict[object, SpanVector] = field(default_factory=dict)  # of variables and of boxes read
+    spans: dict[object, SpanVector] = field(default_factory=dict)  # of variables, boxes read, blocks
 
     def remembered(self, key: object, compute: Callable[[], Price]) -> Price:
         """The price of a key, computed if it is new."""
@@ -136,7 +135,7 @@ class Prices:
         key = self.wholes[tensor], placement.entries
         if key not in self._owned:
             layout = Layout(self.grid, {tensor: placement}, {tensor: self.wholes[tensor]})
-            self._owned[key] = owned_boxes(layout, tensor, self.coordinates)
+            self._owned[key] = owned_boxes(layout, tensor, self.coordinates, self.spans)
         return self._owned[key]
 
     def priced(self, moved: _Moved, size: int, kind: str) -> Price:
@@ -160,10 +159,16 @@ class Prices:
     def seconds(self, elements: Numbers, messages: Numbers, size: int) -> NDArray[np.float64]:
         """The seconds of the busiest rank on a grid of one level; the last axis is that of ranks."""
         (link,) = links_of(self.machine, 1)
-        granules = -(-size * elements // link.line)
-        seconds = link.line * granules / (link.bytes_per_second(1) or math.inf)
-        worst: NDArray[np.float64] = np.max(seconds + messages * (link.latency or 0.0), axis=-1)
+        worst: NDArray[np.float64] = np.max(link_seconds(link, elements, messages, size), axis=-1)
         return worst
+
+
+def link_seconds(link: MemoryLevel, elements: Numbers, messages: Numbers, size: int) -> NDArray[np.float64]:
+    """The seconds in which a link brings numbers of elements of `size` bytes in numbers of messages."""
+    granules = -(-size * elements // link.line)
+    seconds = link.line * granules / (link.bytes_per_second(1) or math.inf)
+    result: NDArray[np.float64] = seconds + messages * (link.latency or 0.0)
+    return result
 
 
 @dataclass(slots=True)
@@ -194,13 +199,20 @@ class FuncPrices:
         boxes.set_variables((), spans)
         return StagePrices(self, stage, boxes, axes)
 
-    def work(self, stage: Stage, points: int) -> float:
-        """The operations of a stage whose distributed definition has some points."""
-        at = stage.definition_index
-        if at not in self._work:
-            elements, definitions = element_count(stage.whole), enumerate(stage.func.definitions)
-            self._work[at] = sum(arithmetic_of(d) * (points if n == at else elements) for n, d in definitions)
-        return self._work[at]
+    def work(self, stage: Stage) -> float:
+        """The operations of all points of a stage."""
+        if stage.definition_index not in self._work:
+            self._work[stage.definition_index] = operations_of(stage)
+        return self._work[stage.definition_index]
+
+
+def operations_of(stage: Stage) -> float:
+    """The operations of all definitions of the func of a stage, on all ranks."""
+    elements, points = element_count(stage.whole), math.prod(hi - lo for lo, hi in stage.bounds.values())
+    definitions = enumerate(stage.func.definitions)
+    return sum(
+        arithmetic_of(d) * (points if n == stage.definition_index else elements) for n, d in definitions
+    )
 
 
 @dataclass(slots=True)
@@ -283,11 +295,7 @@ class StagePrices:
                 source, [placements[n] for n in at], axes, inside, local[at], blocks.has(boxes)[at]
             )  # fmt: skip
         most = np.max(received, axis=-1)
-        moved = most.tolist()
-        kinds = tuple(
-            self._kind(source, p, bool(halo[n])) if legal[n] and moved[n] else ""
-            for n, p in enumerate(placements)
-        )  # fmt: skip
+        kinds = np.where(legal & (most > 0), self._kinds(source, blocks.axes, halo), "")
         seconds = prices.seconds(received, messages, size) if one_level else np.zeros(len(placements))
         buffer = size * np.max(buffers, axis=-1, initial=0)
         row = PriceRow(np.where(legal, seconds, np.inf), size * most, buffer, kinds)
@@ -338,10 +346,8 @@ class StagePrices:
             most = received.max(axis=-1)
             row.seconds[closed] = prices.seconds(received, messages, size)
             row.bytes[closed], row.buffers[closed] = size * most, size * buffers
-            kinds = list(row.kinds)
-            for n, elements in zip(closed, most, strict=True):
-                kinds[n] = self._kind(name, placements[n], False) if elements else ""
-            row = PriceRow(row.seconds, row.bytes, row.buffers, tuple(kinds))
+            kinds = self._kinds(name, blocks.axes, np.zeros(len(placements), bool))[closed]
+            row.kinds[closed] = np.where(most > 0, kinds, "")
         return row.replaced({n: self._exact(name, placements[n]) for n in {*chosen} - {*closed}})
 
     def _exact(self, tensor: str, placement: Placement) -> Price:
@@ -386,44 +392,41 @@ class StagePrices:
         else:
             volume.fetch([tensor], ())
         boxes = self._boxes(tensor)
-        halo = bool(np.all(2 * boxes.counts_within(blocks[tensor]) >= boxes.counts()))
-        return prices.priced(
-            accounts.summed(block), prices.sizes[tensor], self._kind(tensor, placement, halo)
-        )  # fmt: skip
+        halo = np.all(2 * boxes.counts_within(blocks[tensor]) >= boxes.counts(), keepdims=True)
+        (kind,) = self._kinds(tensor, PlacementAxes((placement,)), halo)
+        return prices.priced(accounts.summed(block), prices.sizes[tensor], str(kind))
 
     def task_seconds(self) -> float:
         """The seconds of the tasks of the busiest rank: of operations, or of the bytes read and written."""
         stage, wholes = self.stage, self.prices.wholes
         spans, active = self.boxes.variables(())
-        points = np.prod([v.map(lambda s: s[1] - s[0]) for v in spans.values()], axis=0, initial=1) * active
+        points = np.prod([v.lengths for v in spans.values()], axis=0, initial=1) * active
         total = math.prod(hi - lo for lo, hi in stage.bounds.values())
         share = float(np.max(points)) / max(total, 1)
-        work = self.family.work(stage, total)
         moved = float(self._boxes(stage.name).counts().max(initial=0)) * self.prices.sizes[stage.name]
         for t in stage.sources:
             read = min(int(self._boxes(t).counts().max(initial=0)), element_count(wholes[t]))
             moved += read * self.prices.sizes[t]
         operations, memory = self.prices.rates
-        return max(share * work / operations, moved / memory)
+        return max(share * self.family.work(stage) / operations, moved / memory)
 
-    def _kind(self, tensor: str, placement: Placement, halo: bool) -> str:
-        """The kind of communication by which a stage gets a source or delivers its results.
+    def _kinds(self, tensor: str, axes: PlacementAxes, halo: Mask) -> Kinds:
+        """The kinds of communication by which a stage gets a source or delivers its results.
 
-        `halo`: ranks have at least half of what they read.
+        `axes` are those of several placements; `halo`: ranks have at least half of what they read.
         """
-        stage = self.stage
-        uniform = self._uniform(tensor)
-        cut = {n for dim in range(len(placement.dims)) for n in placement.axes_of(dim)}
+        stage, uniform = self.stage, axis_bits(self._uniform(tensor))
+        cut_uniform = axes.cut & uniform != 0
         if tensor == stage.name:
-            if stage.combine is not None and uniform - {*stage.repeated_axes, *placement.partial}:
-                return "reduce-scatter" if cut & uniform else "all-reduce"
-            layout = Layout(self.prices.grid, {tensor: placement}, {tensor: self.prices.wholes[tensor]})
-            return "all-gather" if StageCollectives(layout, stage).gathered_axes() else "all-to-all"
-        if any(n not in stage.partial_axes for n in placement.partial):
-            return "all-reduce"
-        if cut & uniform:
-            return "all-gather"
-        return "halo" if halo else "all-to-all"
+            others = ~axis_bits(stage.repeated_axes)
+            reduced = (stage.combine is not None) & (uniform & others & ~axes.partial != 0)
+            reduction = np.where(cut_uniform, "reduce-scatter", "all-reduce")
+            return np.where(
+                reduced, reduction, np.where(axes.copied & others != 0, "all-gather", "all-to-all")
+            )
+        combined = axes.partial & ~axis_bits(stage.partial_axes) != 0
+        moved = np.where(cut_uniform, "all-gather", np.where(halo, "halo", "all-to-all"))
+        return np.where(combined, "all-reduce", moved)
 
 
 def _is_inside(boxes: BoxVector, whole: SpanBox) -> bool:

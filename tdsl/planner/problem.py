@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +27,7 @@ from tdsl.planner.price_row import Price, PriceRow
 from tdsl.planner.prices import Prices, StagePrices
 from tdsl.planner.strategies import (
     Choices,
+    Options,
     Strategy,
     is_compatible,
     may_be_partial,
@@ -134,52 +135,89 @@ def space_of(
     Communication of a `forbidden` kind is illegal, as are "copies" if forbidden; the pairs of tensors in
     `same` have one placement.
     """
-    program = state.program
+    return GridPrices(state, grid, cluster, machine, fixed, forbidden, same).space()
+
+
+class GridPrices:
+    """Prices of a program on a grid, computed once for all of its problems; arguments as of `space_of`."""
+
+    def __init__(
+        self, state: State, grid: Grid, cluster: Cluster, machine: Machine, fixed: Mapping[str, Placement],
+        forbidden: frozenset[str] = frozenset(), same: tuple[tuple[str, str], ...] = (),
+    ) -> None:  # fmt: skip
+        program = state.program
+        self.state, self.grid, self.forbidden, self.same = state, grid, forbidden, same
+        self.boxes, wholes, sizes = shapes_of(program)
+        self.given = {f.name for f in program.funcs if state.plan(f.name).distributed}
+        self.base = with_all_distributed(state, grid)
+        self.funcs = tuple(
+            f for f in program.funcs if f.name in self.boxes and self.base.plan(f.name).distributed
+        )
+        self.prices = Prices(grid, cluster.machine(machine), cluster.rates(machine), wholes, sizes)
+        self.tensors = (*(t.name for t in program.inputs), *(f.name for f in self.funcs))
+        placed = dict(state.placed) | dict(fixed)
+        placements_once = functools.cache(placements_of)  # equal ones are one object, which other tables know
+        self.placements = {
+            n: placements_once(
+                wholes[n], grid, _letters(program, n), partial=has_partial_placements(program, n),
+                copies="copies" not in forbidden, given=placed.get(n),
+            )
+            for n in self.tensors
+        }  # fmt: skip
+
+    def space(
+        self, options: Mapping[str, Options] | None = None,
+        kept: Mapping[str, Iterable[Strategy]] | None = None,
+    ) -> Space:  # fmt: skip
+        """The problem with all strategies, or with those `kept` of each func; `options` are of one axis."""
+        entries: dict[object, int] = {}
+        numbers = {
+            id(p): entries.setdefault(tuple(x.entries for x in p), len(entries))
+            for p in {id(p): p for p in self.placements.values()}.values()
+        }
+        space = Space(self.grid, Problem(), self.funcs, self.tensors, {}, self.placements, {}, {}, {})
+        known: dict[object, tuple[FuncDef, Structure, PricedFunc]] = {}
+        program, prices = self.state.program, self.prices
+        for f in self.funcs:
+            structure, key = structure_of(self.base, f), object()
+            if f.name not in self.given and kept is None:
+                replaced = f.name in dict(self.state.overwrites)
+                roles = tuple(
+                    (
+                        prices.wholes.get(t), prices.sizes.get(t),
+                        program.has_func(t) and may_be_partial(program.func(t)),
+                        numbers.get(id(self.placements.get(t))),
+                    )
+                    for t in structure.tensors
+                )  # fmt: skip
+                key = structure.definitions, self.boxes[f.name], roles, replaced
+            if key not in known:
+                choices = strategies_of(
+                    self.base, f, self.grid, self.boxes[f.name], is_given=f.name in self.given,
+                    options=None if options is None else options[f.name],
+                    kept=None if kept is None else kept[f.name],
+                )  # fmt: skip
+                known[key] = f, structure, _price(choices, f, self.placements, prices, self.forbidden)
+            _add_func(space, f, structure, *known[key])
+        for v, w in (*self.state.overwrites, *self.same):
+            _place_equally(space, v, w)
+        _add_memory(space, self.state, prices)
+        return space
+
+
+def shapes_of(program: Program) -> tuple[dict[str, SpanBox], dict[str, SpanBox], dict[str, int]]:
+    """The box that is computed of each func, those of all tensors, and the bytes of an element of each."""
     boxes: dict[str, SpanBox] = {
         n: tuple((lo, hi + 1) for lo, hi in box) for n, box in realised_boxes(program).items()
     }
-    given = {f.name for f in program.funcs if state.plan(f.name).distributed}
     wholes = boxes | {t.name: tuple((0, const_value(simplify(e))) for e in t.shape) for t in program.inputs}
-    sizes = {n: sum(t.bytes for t in dtypes_of(program, n)) for n in wholes}
-    base = with_all_distributed(state, grid)
-    funcs = tuple(f for f in program.funcs if f.name in boxes and base.plan(f.name).distributed)
-    prices = Prices(grid, cluster.machine(machine), cluster.rates(machine), wholes, sizes)
-    inputs = tuple(t.name for t in program.inputs)
-    tensors = (*inputs, *(f.name for f in funcs))
-    placed = dict(state.placed) | dict(fixed)
-    sums = {f.name for f in program.funcs if may_be_partial(f)}
-    placements_once = functools.cache(placements_of)  # equal ones are one object, which other tables know
-    placements = {
-        n: placements_once(
-            wholes[n], grid, _letters(program, n), partial=n in sums and n not in program.outputs,
-            copies="copies" not in forbidden, given=placed.get(n),
-        )
-        for n in tensors
-    }  # fmt: skip
-    entries: dict[object, int] = {}
-    numbers = {
-        id(p): entries.setdefault(tuple(x.entries for x in p), len(entries))
-        for p in {id(p): p for p in placements.values()}.values()
-    }
-    space = Space(grid, Problem(), funcs, tensors, {}, placements, {}, {}, {})
-    known: dict[object, tuple[FuncDef, Structure, PricedFunc]] = {}
-    for f in funcs:
-        structure, key = structure_of(base, f), object()
-        if f.name not in given:
-            replaced = f.name in dict(state.overwrites)
-            roles = tuple(
-                (wholes.get(t), sizes.get(t), t in sums, numbers.get(id(placements.get(t))))
-                for t in structure.tensors
-            )
-            key = structure.definitions, boxes[f.name], roles, replaced
-        if key not in known:
-            choices = strategies_of(base, f, grid, boxes[f.name], is_given=f.name in given)
-            known[key] = f, structure, _price(choices, f, placements, prices, forbidden)
-        _add_func(space, f, structure, *known[key])
-    for v, w in (*state.overwrites, *same):
-        _place_equally(space, v, w)
-    _add_memory(space, state, prices)
-    return space
+    return boxes, wholes, {n: sum(t.bytes for t in dtypes_of(program, n)) for n in wholes}
+
+
+def has_partial_placements(program: Program, tensor: str) -> bool:
+    """True if ranks may have parts of the sums that a tensor consists of."""
+    is_inner = program.has_func(tensor) and tensor not in program.outputs
+    return is_inner and may_be_partial(program.func(tensor))
 
 
 def _letters(program: Program, name: str) -> str:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from tdsl.machine.model import Machine
 from tdsl.placement.grid import Grid
 from tdsl.placement.notation import Placement, PlacementSyntaxError, read_placement
+from tdsl.planner.bounds import GridBounds, ProgramBounds
 from tdsl.planner.cluster import Cluster
-from tdsl.planner.planned import Planned
-from tdsl.planner.problem import space_of
-from tdsl.planner.solve import solve
+from tdsl.planner.planned import Planned, Tried
+from tdsl.planner.problem import GridPrices, Space
+from tdsl.planner.solve import Solution, solve
 from tdsl.schedule.state import Illegal, State
 
 MAX_AXES = 3  # of one level of a cluster
 MAX_PRICED = 20_000  # strategies times placements of different funcs, on all grids
 LARGE = 5_000  # of these on one grid: of a whole model, which is tried on a fine grid first
 MANY_RANKS = 256  # from which on each price takes longer
+MAX_BOUNDED = 4  # funcs of a program whose strategies have useful bounds
+EQUAL = 1e-9  # seconds of plans whose relative difference is less are equal
 MAX_PRICED_LEVELS = 1_000  # on a grid of several levels, whose prices take longer
 
 
@@ -68,37 +72,117 @@ def search(
 
     Raises Illegal if a text of `fix` is no placement on any of the grids.
     """
-    best: Planned | None = None
-    tried: list[tuple[Grid, float]] = []
-    budget: float = MAX_PRICED
-    bound, error = (
-        math.inf,
-        Illegal("no grid of the cluster has an axis for each entry", "one for each level"),
-    )
-    sizes = {g: _size(state, g) * max(1.0, g.size / MANY_RANKS) for g in candidate_grids(state, cluster, fix)}
+    fixed: dict[Grid, dict[str, Placement]] = {}
+    error = Illegal("no grid of the cluster has an axis for each entry", "one for each level")
+    for grid in candidate_grids(state, cluster, fix):
+        try:
+            fixed[grid] = fixed_placements(state, fix, grid)
+        except PlacementSyntaxError as wrong:
+            error = Illegal(str(wrong), wrong.hint)
+    if not fixed:
+        raise error
+    request = _Request(state, cluster, machine, fixed, memory, forbid, same_placements(fix))
+    sizes = {grid: _size(state, grid) for grid in fixed}
+    few = len(state.program.funcs) <= MAX_BOUNDED and max(sizes.values()) <= LARGE
+    if few and state.grid is None:
+        return _best_of_bounded(request)
+    return _best_within_budget(request, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What is planned: the arguments of `search`, with the placements that are fixed on each of its grids."""
+
+    state: State
+    cluster: Cluster
+    machine: Machine
+    fixed: Mapping[Grid, dict[str, Placement]]
+    memory: int | None
+    forbid: frozenset[str]
+    same: tuple[tuple[str, str], ...]
+
+    def prices(self, grid: Grid) -> GridPrices:
+        """The prices on a grid."""
+        return GridPrices(
+            self.state, grid, self.cluster, self.machine, self.fixed[grid], self.forbid, self.same
+        )
+
+
+def _best_within_budget(request: _Request, raw_sizes: Mapping[Grid, int]) -> Planned | None:
+    """The best plan of the grids that can be priced within a budget, those of the largest size first."""
+    sizes = {g: n * max(1.0, g.size / MANY_RANKS) for g, n in raw_sizes.items()}
     limits = {g: MAX_PRICED if len(g.depths) == 1 else MAX_PRICED_LEVELS for g in sizes}
+    best: Planned | None = None
+    tried: list[Tried] = []
+    budget, bound = float(MAX_PRICED), math.inf
     for grid in sorted(sizes, key=lambda g: not LARGE < sizes[g] <= limits[g]):
         if best is not None and sizes[best.grid] > LARGE and len(grid.axes) < len(best.grid.axes):
             continue  # a finer grid has the same choices, except for uneven blocks
-        try:
-            fixed = fixed_placements(state, fix, grid)
-        except PlacementSyntaxError as wrong:
-            error = Illegal(str(wrong), wrong.hint)
-            continue
         if tried and sizes[grid] > min(budget, limits[grid]):
             continue
         budget -= sizes[grid]
-        space = space_of(state, grid, cluster, machine, fixed, forbid, same_placements(fix))
-        solution = solve(space, memory)
-        tried.append((grid, math.inf if solution is None else solution.seconds))
+        space = request.prices(grid).space()
+        solution = solve(space, request.memory)
+        tried.append(Tried(grid, math.inf if solution is None else solution.seconds, True))
         if solution is None:
             continue
         bound = min(bound, solution.bound)
-        if best is None or solution.seconds < best.seconds * (1 - 1e-9):
+        if best is None or solution.seconds < best.seconds * (1 - EQUAL):
             best = Planned(grid, space, solution, 0.0, ())
-    if not tried:
-        raise error
     return None if best is None else Planned(best.grid, best.space, best.solution, bound, tuple(tried))
+
+
+def _best_of_bounded(request: _Request) -> Planned | None:
+    """The best plan of all grids, that of the least bound first; of each, strategies that may be better.
+
+    Of equally good plans that of the first grid is chosen.
+    """
+    program = ProgramBounds(
+        request.state, request.cluster, request.machine, copies="copies" not in request.forbid
+    )
+    bounds = {grid: program.on(grid, request.fixed[grid]) for grid in request.fixed}
+    position = {grid: n for n, grid in enumerate(bounds)}
+    best: Planned | None = None
+    tried: dict[Grid, Tried] = {}
+    bound = math.inf
+    for grid in sorted(bounds, key=lambda g: bounds[g].least):
+        limit = math.inf if best is None else best.seconds
+        least = bounds[grid].least
+        if best is not None and least >= limit * (1 if position[grid] > position[best.grid] else 1 + EQUAL):
+            tried[grid] = Tried(grid, least, False)
+            bound = min(bound, least)
+            continue
+        space, solution, proved = _solved_within(request, grid, program, bounds[grid], limit)
+        bound = min(bound, proved)
+        seconds = math.inf if solution is None else solution.seconds
+        tried[grid] = Tried(grid, seconds if seconds <= limit else proved, seconds <= limit)
+        first = best is not None and position[grid] < position[best.grid]
+        if solution is not None and seconds < limit * (1 + EQUAL if first else 1 - EQUAL):
+            best = Planned(grid, space, solution, 0.0, ())
+    if best is None:
+        return None
+    return Planned(
+        best.grid, best.space, best.solution, min(bound, best.seconds), tuple(tried[g] for g in bounds)
+    )
+
+
+def _solved_within(
+    request: _Request, grid: Grid, program: ProgramBounds, bounds: GridBounds, limit: float
+) -> tuple[Space, Solution | None, float]:  # fmt: skip
+    """The problem of a grid with the strategies of plans within a limit, its solution, and a bound.
+
+    First the strategies of the least bounds are priced, then those that may be better than their best plan.
+    """
+    prices, reached = request.prices(grid), bounds.least
+    while True:
+        kept = bounds.within(reached)
+        space = prices.space(program.options, kept)
+        solution = solve(space, request.memory)
+        seconds = math.inf if solution is None else solution.seconds
+        if min(seconds, limit) <= reached:
+            bound = math.inf if solution is None else solution.bound
+            return space, solution, min(bound, bounds.beyond(reached))
+        reached = min(seconds, limit)
 
 
 def fixed_placements(

@@ -7,8 +7,9 @@ the region function.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Literal
 
 from tdsl.communication.stages import Stage, stage_of
 from tdsl.core.node import frozen
@@ -46,6 +47,20 @@ class Strategy:
 
 
 @frozen
+class Options:
+    """What an axis may distribute, for each definition, and for each variable that it may not the reason."""
+
+    choices: Mapping[int, tuple[AxisStrategy, ...]]
+    refused: Mapping[str, str]
+
+    def strategies(self, axes: int) -> Iterator[Strategy]:
+        """All strategies on a grid of some number of axes."""
+        for definition, choices in self.choices.items():
+            for chosen in itertools.product(choices, repeat=axes):
+                yield Strategy(definition, chosen)
+
+
+@frozen
 class Choices:
     """The strategies of a func with the stage of each, and for each variable that has none the reason."""
 
@@ -54,38 +69,46 @@ class Choices:
     refused: Mapping[str, str]
 
 
+def repeated(f: FuncDef) -> int | Literal["*"]:
+    """What an axis says if it distributes nothing: "*", or a coordinate if the func may run only once."""
+    return 0 if any(map(has_effects, f.definitions)) else "*"
+
+
 def with_all_distributed(state: State, grid: Grid) -> State:
     """The state in which every func that is not inlined is distributed, those that were not by "*"."""
     for f in state.program.funcs:
         plan = state.plan(f.name)
         if plan.distributed or isinstance(plan.place, Inline):
             continue
-        everywhere = 0 if any(map(has_effects, f.definitions)) else "*"
-        entries = (everywhere,) * len(grid.axes)
+        entries = (repeated(f),) * len(grid.axes)
         state = distribute(state.with_plan(f.name, fresh_plan(f)), f.name, 0, loops=entries, grid=grid.levels)
     return state
 
 
-def strategies_of(state: State, f: FuncDef, grid: Grid, box: SpanBox, *, is_given: bool) -> Choices:
-    """All strategies of a func in a state in which every func is distributed.
+def strategies_of(
+    state: State, f: FuncDef, grid: Grid, box: SpanBox, *, is_given: bool, options: Options | None = None,
+    kept: Iterable[Strategy] | None = None,
+) -> Choices:  # fmt: skip
+    """All strategies of a func in a state in which every func is distributed, or those of them in `kept`.
 
-    If the user distributed it (`is_given`), that is the only one.
+    If the user distributed it (`is_given`), that is the only one. `options` are those of an axis if known.
     """
     if is_given:
         plan = state.plan(f.name)
         axes = tuple(_given(state, f, e, n) for n, e in enumerate(plan.distributed))
         stage = stage_of(_copied(state, f.name, grid, len(box)), f, box)
         return Choices((Strategy(plan.distributed_definition, axes),), (stage,), {})
-    options, refused = _axis_options(state, f, grid, box)
-    strategies, stages = [], []
-    for definition, choices in options.items():
-        family = _Stages(state, f, definition, grid, box)
-        for axes in itertools.product(choices, repeat=len(grid.axes)):
-            composed = family.stage(axes)
-            if composed is not None:
-                stages.append(composed)
-                strategies.append(Strategy(definition, axes))
-    return Choices(tuple(strategies), tuple(stages), refused)
+    strategies, stages, families = [], [], dict[int, _Stages]()
+    options = options or axis_options(state, f, grid, box)
+    for strategy in options.strategies(len(grid.axes)) if kept is None else kept:
+        n = strategy.definition
+        if n not in families:
+            families[n] = _Stages(state, f, n, grid, box)
+        composed = families[n].stage(strategy.axes)
+        if composed is not None:
+            stages.append(composed)
+            strategies.append(strategy)
+    return Choices(tuple(strategies), tuple(stages), options.refused)
 
 
 class _Stages:
@@ -98,7 +121,7 @@ class _Stages:
 
     def __init__(self, state: State, f: FuncDef, definition: int, grid: Grid, box: SpanBox) -> None:
         self.state, self.func, self.definition, self.grid, self.box = state, f, definition, grid, box
-        self.rest: AxisStrategy = 0 if any(map(has_effects, f.definitions)) else "*"
+        self.rest = repeated(f)
         self.base = self._directive((self.rest,) * len(grid.axes))
         self.singles: dict[tuple[str, tuple[int, ...]], Stage | None] = {}
 
@@ -174,12 +197,10 @@ def _given(state: State, f: FuncDef, entry: object, axis: int) -> AxisStrategy:
             return str(entry)
 
 
-def _axis_options(
-    state: State, f: FuncDef, grid: Grid, box: SpanBox
-) -> tuple[dict[int, list[AxisStrategy]], dict[str, str]]:
-    """For each definition that can be distributed the options of an axis, and why variables have none."""
+def axis_options(state: State, f: FuncDef, grid: Grid, box: SpanBox) -> Options:
+    """What an axis of any size may distribute of a func."""
     refused: dict[str, str] = {}
-    options: dict[int, list[AxisStrategy]] = {}
+    options: dict[int, tuple[AxisStrategy, ...]] = {}
     for definition, d in enumerate(f.definitions):
         legal: list[AxisStrategy] = []
         for v in d.variables:
@@ -192,12 +213,11 @@ def _axis_options(
         if definition and not legal:
             continue
         if definition == 0:
-            whole: AxisStrategy = 0 if any(map(has_effects, f.definitions)) else "*"
-            legal += [whole, *_linear_sources(state, f)]
+            legal += [repeated(f), *_linear_sources(state, f)]
         else:
             legal.append("*")
-        options[definition] = legal
-    return options, refused
+        options[definition] = tuple(legal)
+    return Options(options, refused)
 
 
 def _extent(box: SpanBox, dim: int) -> int:
