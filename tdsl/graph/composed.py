@@ -1,7 +1,6 @@
 """NumPy's functions on the arrays of a graph that are short compositions of others, such as `np.roll`.
 
-What moves elements consists of views and concatenations, so that it is fused with its readers. Functions that
-sort count for each element those that come before it: they are for short axes.
+What moves elements consists of views and concatenations, so that it is fused with its readers.
 """
 
 from __future__ import annotations
@@ -14,18 +13,15 @@ import numpy as np
 
 from tdsl.core.source import here
 from tdsl.errors import ShapeError, TypeMismatch
-from tdsl.graph.arguments import as_symbol, axes_of, axis_of, refuse_options
+from tdsl.graph.arguments import as_symbol, axis_of, refuse_options
 from tdsl.graph.concatenate import full
 from tdsl.graph.elementwise import index_variables, record_call
 from tdsl.graph.symbol import Symbol
 from tdsl.lang.casts import cast
 from tdsl.lang.functions import clip, where
-from tdsl.lang.reduction import sum as sum_over
 from tdsl.lang.tensor import Func, Tensor
-from tdsl.lang.types import from_numpy, i64
+from tdsl.lang.types import from_numpy
 from tdsl.lang.value import vars
-
-LONGEST_SORTED = 256  # elements: the work grows with their square
 
 
 def roll(a: Any, shift: Any, axis: Any = None) -> Any:
@@ -131,10 +127,15 @@ def matrix_trace(x: Any, /, *, offset: Any = 0, dtype: Any = None) -> Any:
     return trace(x, offset, -2, -1, dtype)
 
 
-def diff(a: Any, n: Any = 1, axis: Any = -1) -> Any:
-    """`np.diff`: differences of neighbours along an axis, n times."""
-    x: Any = as_symbol(np.diff, a)
+def diff(a: Any, n: Any = 1, axis: Any = -1, prepend: Any = None, append: Any = None) -> Any:
+    """`np.diff`: differences of neighbours along an axis, n times, of the array between two others."""
+    x: Any = _array(a)
     axis = axis_of(np.diff, axis, x.ndim)
+    ends = [None if end is None else _array(end) for end in (prepend, append)]
+    row = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    parts = [end if end is None or end.ndim else np.broadcast_to(end, row) for end in ends]
+    if any(part is not None for part in parts):
+        x = np.concatenate([part for part in (parts[0], x, parts[1]) if part is not None], axis)
     subtract = np.not_equal if x.dtype == bool else np.subtract
     for _ in range(n):
         x = subtract(_part(x, axis, 1, None), _part(x, axis, None, -1))
@@ -215,6 +216,16 @@ def average(a: Any, axis: Any = None, weights: Any = None, *, keepdims: Any = Fa
     return np.sum(a * w, axis=axis, keepdims=keepdims) / total
 
 
+def cov(m: Any, y: Any = None, rowvar: Any = True, bias: Any = False, ddof: Any = None, **others: Any) -> Any:
+    """`np.cov`: the covariances of the rows, or with `rowvar=False` of the columns."""
+    refuse_options(np.cov, {"y": y, **others})
+    x: Any = as_symbol(np.cov, m)
+    x = x.reshape(1, -1) if x.ndim < 2 else x if rowvar else x.T
+    x = x - np.mean(x, axis=1, keepdims=True)
+    degrees = x.shape[1] - ((not bias) if ddof is None else ddof)
+    return np.squeeze(x @ x.T / np.float64(degrees))
+
+
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
     """`np.select`: the first choice whose condition holds, else the default."""
     pairs = list(zip(condlist, choicelist, strict=True))
@@ -277,93 +288,13 @@ def matrix_power(a: Any, n: Any) -> Any:
     return result
 
 
-def searchsorted(a: Any, v: Any, side: Any = "left", sorter: Any = None) -> Any:
-    """`np.searchsorted`: how many of the sorted elements `a` are below each element of `v`."""
-    refuse_options(np.searchsorted, {"sorter": sorter})
-    a, v = _array(a), _array(v)[..., None]
-    before = np.less(a, v) if side == "left" else np.less_equal(a, v)
-    if a.dtype.kind == "f":  # NaNs are last, as np.sort has them
-        ends = np.isnan(v) if side == "right" else np.isnan(v) & ~np.isnan(a)
-        before = before | ends
-    return np.sum(before, axis=-1)
-
-
-def argsort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
-    """`np.argsort` along a short axis; equal elements keep their order, NaNs come last."""
-    refuse_options(np.argsort, {"order": order})
-    x: Any = as_symbol(np.argsort, a)
-    if axis is None:
-        x, axis = x.reshape(-1), 0
-    axis = axis_of(np.argsort, axis, x.ndim)
-    extent = x.shape[axis]
-    if extent > LONGEST_SORTED:
-        raise ShapeError(
-            f"{extent} elements are sorted along axis {axis}; graphs sort {LONGEST_SORTED} at most",
-            loc=here(),
-            label="this call",
-            hint="sort the array outside of the graph",
-        )
-    t = from_numpy(x.dtype)
-    index, (n, m) = index_variables(x.ndim), vars("n m")
-    t_in = Tensor("a", x.shape, t)
-
-    def at(i: Any) -> tuple[Any, ...]:
-        return (*index[:axis], i, *index[axis + 1 :])
-
-    one, other = t_in[index], t_in[at(m)]
-    less, equal = other < one, other == one
-    if t.is_float:
-        less, equal = less | ((one != one) & (other == other)), equal | ((one != one) & (other != other))
-    before, out = Func("before", shape=x.shape), Func("argsort", shape=x.shape)
-    before[index] = sum_over(cast(less | (equal & (m < index[axis])), i64), axis=m)
-    out[index] = sum_over(where(before[at(n)] == index[axis], cast(n, i64), 0), axis=n)
-    return record_call(x.trace, out, {t_in: x})
-
-
-def sort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
-    """`np.sort` along a short axis."""
-    x: Any = as_symbol(np.sort, a)
-    if axis is None:
-        x, axis = x.reshape(-1), 0
-    return take_along_axis(x, argsort(x, axis, order=order), axis)
-
-
-def take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Any:
-    """`np.take_along_axis`: elements of each row along an axis at indices of their own."""
-    x: Any = as_symbol(np.take_along_axis, arr)
-    if axis is None:
-        x, axis = x.reshape(-1), 0
-    axis = axis_of(np.take_along_axis, axis, x.ndim)
-    places = [
-        np.arange(n).reshape([-1 if d == e else 1 for e in range(x.ndim)]) for d, n in enumerate(x.shape)
-    ]
-    return x[tuple(indices if d == axis else places[d] for d in range(x.ndim))]
-
-
-def median(
-    a: Any, axis: Any = None, out: Any = None, overwrite_input: Any = False, keepdims: Any = False
-) -> Any:
-    """`np.median` of short axes: the middle element of a sorted row, or the mean of two."""
-    refuse_options(np.median, {"out": out})
-    x: Any = as_symbol(np.median, a)
-    axes = axes_of(np.median, axis, x.ndim)
-    kept = [d for d in range(x.ndim) if d not in axes]
-    rows = x.transpose(*kept, *axes).reshape([x.shape[d] for d in kept] + [-1])
-    ordered, extent = sort(rows), rows.shape[-1]
-    middle = np.mean(ordered[..., (extent - 1) // 2 : extent // 2 + 1], axis=-1)
-    middle = np.where(np.any(np.isnan(rows), axis=-1), np.nan, middle) if x.dtype.kind == "f" else middle
-    middle = middle.astype(x.dtype if x.dtype.kind == "f" else np.float64)
-    return middle.reshape([1 if d in axes else n for d, n in enumerate(x.shape)]) if keepdims else middle
-
-
 FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     **{f: partial(triangle, f) for f in (np.tril, np.triu)},
     np.roll: roll, np.repeat: repeat, np.tile: tile, np.diag: diag, np.trace: trace,
     np.linalg.trace: matrix_trace, np.diff: diff, np.append: append, np.column_stack: column_stack,
     np.dstack: dstack, np.block: block, np.kron: kron, np.cross: cross, np.average: average,
     np.select: select, np.meshgrid: meshgrid, np.broadcast_arrays: broadcast_arrays, np.convolve: convolve,
-    np.linalg.matrix_power: matrix_power, np.searchsorted: searchsorted, np.argsort: argsort, np.sort: sort,
-    np.take_along_axis: take_along_axis, np.median: median,
+    np.cov: cov, np.linalg.matrix_power: matrix_power,
     np.linalg.multi_dot: lambda arrays: reduce(np.matmul, arrays),
     np.allclose: lambda a, b, *args, **options: np.all(np.isclose(a, b, *args, **options)),
     np.iscomplexobj: lambda x: False,

@@ -28,12 +28,32 @@ class Namespace:
     def __init__(self, trace: Recorder) -> None:
         self._trace = trace
 
+    @property
+    def ndarray(self) -> type:
+        """The type of arrays: it creates arrays of the graph, and symbols are instances."""
+        return _ArrayType("ndarray", (), {"trace": self._trace})
+
     def __getattr__(self, name: str) -> Any:
         value = getattr(np, name)
         return _creator(self._trace, value) if name in CREATORS else value
 
     def __dir__(self) -> list[str]:
         return dir(np)
+
+
+class _ArrayType(type):
+    """The type of `np.ndarray` in a namespace; instances have the attribute `trace`."""
+
+    def __call__(cls, shape: Any, dtype: Any = float, *args: Any, **options: Any) -> Any:
+        if args or options:
+            return np.ndarray(shape, dtype, *args, **options)
+        return Symbol.created(cls.trace, np.zeros(shape, dtype))  # type: ignore[attr-defined]
+
+    def __instancecheck__(cls, x: Any) -> bool:
+        return isinstance(x, np.ndarray | Symbol)
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return issubclass(other, np.ndarray | Symbol)
 
 
 def _creator(trace: Recorder, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,8 @@ reductions     sums, extrema, argmax, moments, norms, cumulative sums         re
 products       contractions: matmul, dot, einsum                              products.py
 concatenate    concatenate, stack, split, pad                                 concatenate.py
 indexing       advanced indexing by arrays of integers                        advanced_indexing.py
-composed       short compositions of the others: roll, repeat, diff, sort     composed.py
+composed       short compositions of the others: roll, repeat, diff          composed.py
+order          sorting and what depends on order: sort, quantile, interp      order.py
 masked         reductions of the elements that a mask keeps: nansum, nanmax   masked_reductions.py
 writes         functions that write to an array: copyto, fill_diagonal        WRITES
 
@@ -26,7 +27,15 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
-from tdsl.graph import advanced_indexing, composed, concatenate, masked_reductions, products, reductions
+from tdsl.graph import (
+    advanced_indexing,
+    composed,
+    concatenate,
+    masked_reductions,
+    order,
+    products,
+    reductions,
+)
 from tdsl.graph.arguments import as_symbol, name_of, refuse_options, trace_of, wrong_arguments_error
 from tdsl.graph.created_arrays import as_created, as_known, has_symbols
 from tdsl.graph.elementwise import apply_ufunc, convert, map_elements, record_copy
@@ -118,6 +127,7 @@ FUNCTIONS: Mapping[NumpyFunction, NumpyFunction] = {
     **{f: partial(reductions.call_reduction, f) for f in (*reductions.RULES, *reductions.ALIASES)},
     **{f: partial(reductions.cumulate, f) for f in reductions.CUMULATIVE},
     **composed.FUNCTIONS,
+    **order.FUNCTIONS,
     **{f: partial(masked_reductions.reduce_numbers, f) for f in masked_reductions.NAN_FUNCTIONS},
     np.linalg.norm: reductions.norm,
     np.dot: products.dot,

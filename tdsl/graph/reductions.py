@@ -28,7 +28,7 @@ from tdsl.graph.elementwise import element_type, index_variables, record_call
 from tdsl.graph.symbol import Symbol
 from tdsl.lang import reduction
 from tdsl.lang.casts import cast
-from tdsl.lang.functions import absolute, maximum, sqrt
+from tdsl.lang.functions import absolute, maximum, minimum, sqrt
 from tdsl.lang.reduction import range as ordered
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, as_dtype, bool_, from_numpy
@@ -247,11 +247,25 @@ def _term(element: Value, rule: ReductionRule, result: DType) -> Value:
             return cast(cast(element, result), result.summed)
 
 
+def running_max(a: Any, axis: Any = 0, dtype: Any = None) -> Any:
+    """`np.maximum.accumulate`, in the form of `np.cumsum`."""
+    return np.maximum.accumulate(a, axis, dtype)
+
+
+def running_min(a: Any, axis: Any = 0, dtype: Any = None) -> Any:
+    """`np.minimum.accumulate`, in the form of `np.cumsum`."""
+    return np.minimum.accumulate(a, axis, dtype)
+
+
 CUMULATIVE: Mapping[Any, Callable[[Value, Value], Value]] = {
     np.cumsum: add,
     np.cumprod: mul,
+    running_max: maximum,
+    running_min: minimum,
 }
-CUMULATIVE_OF_UFUNC: Mapping[Any, Any] = {np.add: np.cumsum, np.multiply: np.cumprod}
+CUMULATIVE_OF_UFUNC: Mapping[Any, Any] = {
+    np.add: np.cumsum, np.multiply: np.cumprod, np.maximum: running_max, np.minimum: running_min,
+}  # fmt: skip
 
 
 def cumulate(function: Callable[..., Any], *args: Any, **options: Any) -> Symbol:

@@ -50,13 +50,17 @@ class Selection:
         """The element type."""
         return self.values.dtype
 
+    def is_at(self, mask: Symbol) -> bool:
+        """True for a mask of the same values."""
+        return self.mask.trace.is_same(self.mask.source, mask.source)
+
     def condition(self) -> Any:
         """The mask with axes of extent 1, so that it broadcasts with the values."""
         return self.mask.reshape(self.mask.shape + (1,) * (self.values.ndim - self.mask.ndim))
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *args: Any, **options: Any) -> Any:
         for x in args:
-            same = isinstance(x, Selection) and x.mask.source == self.mask.source
+            same = isinstance(x, Selection) and self.is_at(x.mask)
             if method != "__call__" or not (same or not np.shape(getattr(x, "values", x))):
                 raise unknown_size_error(self.mask.dtype)
         values = [x.values if isinstance(x, Selection) else x for x in args]

@@ -10,7 +10,7 @@ import numpy as np
 from tdsl.compile import Compiled
 from tdsl.core.node import frozen
 from tdsl.core.source import here
-from tdsl.errors import DefinitionError, ShapeError, Suggesting, TypeMismatch
+from tdsl.errors import DefinitionError, ShapeError, Suggesting, TdslError, TypeMismatch
 from tdsl.graph.contents import Contents
 from tdsl.graph.values import Array, Base, Source, Spec, View, ViewFunction, base_of
 
@@ -78,6 +78,9 @@ class Recorder(Protocol):
 
     def constant_symbol(self, array: Array) -> Symbol:
         """The symbol of an array that the function captures."""
+
+    def is_same(self, one: Source, other: Source) -> bool:
+        """True if both have the same values: the same array, or results of the same calls."""
 
 
 class Symbol(Suggesting):
@@ -297,6 +300,8 @@ class Symbol(Suggesting):
         memory = np.empty(self.base_shape, self.dtype)  # never touched
         try:
             view = function(self.viewed(memory))
+        except TdslError:  # of a symbol among the arguments of the view
+            raise
         except (ValueError, IndexError, TypeError) as error:
             hint = "its elements stay as they are; the new shape must hold as many"
             if isinstance(error, IndexError):

@@ -104,6 +104,18 @@ class Trace:
             self.constants.append(array)
         return Constant(number)
 
+    def is_same(self, one: Source, other: Source) -> bool:
+        """True if both have the same values: the same array, or results of the same calls."""
+        if one == other:
+            return True
+        if not (isinstance(one, Result) and isinstance(other, Result)) or one.output != other.output:
+            return False
+        a, b = self.calls[one.call], self.calls[other.call]
+        return a.compiled.state.program == b.compiled.state.program and all(
+            self.is_same(x, y) if isinstance(x, Source) and isinstance(y, Source) else x == y
+            for x, y in zip(a.inputs, b.inputs, strict=True)
+        )
+
     def check_trace(self, value: Symbol) -> None:
         """Raises DefinitionError for a symbol of another trace."""
         if value.trace is not self:

@@ -31,16 +31,12 @@ def write(x: Symbol, items: tuple[Any, ...], value: Any) -> None:
     integers that are the same in every call.
     """
     known = [_known(p) for p in items]
-    if len(items) == 1 and _is_mask(known[0]):
+    if len(items) == 1 and isinstance(known[0], Symbol) and known[0].dtype == bool:
         _write_mask(x, known[0], value)
     elif has_arrays(items):
         _write_at_arrays(x, tuple(known), value)
     else:
         _write_view(x.view_at(items), value)
-
-
-def _is_mask(x: Any) -> bool:
-    return isinstance(x, Symbol | np.ndarray) and x.dtype == bool and x.ndim > 0
 
 
 def _known(x: Any) -> Any:
@@ -55,7 +51,7 @@ def _write_mask(x: Symbol, mask: Any, value: Any) -> None:
     selection = Selection(x, mask)
     rows = x.shape[mask.ndim :]
     if isinstance(value, Selection):
-        if value.mask.source != selection.mask.source:
+        if not selection.is_at(value.mask):
             raise _mask_error()
         value = value.values
     elif len(np.shape(value)) > len(rows):
