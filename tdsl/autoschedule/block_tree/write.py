@@ -61,10 +61,9 @@ def write_tree(stage: Stage, p: Problem, t: BlockTree, reader: Stage | None = No
         padded = next(x.padded for x in p.operands if (x.array, x.along) == (s.array, s.along))
         copy = stage.schedule.cache_read(
             s.array, stage.func, at=place, scope=SHARED, filled=not padded,
-            padded=padded, along=s.along, pack=_packed(s),
+            padded=padded, along=s.along, pack=packed(s),
         )  # fmt: skip
-        _lay_out(s, copy)
-        copy.cooperate(s.vector, rows=s.rows)
+        lay_out(s, copy)
         if s.window:
             _load_window(stage, p, t, s, copy, [(None, place), *inner])
     for s in t.registers:
@@ -75,7 +74,7 @@ def write_tree(stage: Stage, p: Problem, t: BlockTree, reader: Stage | None = No
     _unroll(stage, p, t, points, [x for v, x in inner if v in unrolled])
 
 
-def _packed(s: Shared) -> dict[int, int] | None:
+def packed(s: Shared) -> dict[int, int] | None:
     """The dimension of a copy whose indices are in groups, and how many are in each."""
     if s.group:
         return {s.order[-1]: s.group}
@@ -84,8 +83,8 @@ def _packed(s: Shared) -> dict[int, int] | None:
     return {s.padded: s.run} if s.run and s.padded is not None else None
 
 
-def _lay_out(s: Shared, copy: Stage) -> None:
-    """Order the dimensions of a copy in memory with padding, and the elements that threads copy in turn.
+def lay_out(s: Shared, copy: Stage) -> None:
+    """Order the dimensions of a copy in memory with padding, and the elements that threads copy together.
 
     The positions in groups of a dimension are the last dimension, and the last loop, of a copy.
     """
@@ -106,6 +105,7 @@ def _lay_out(s: Shared, copy: Stage) -> None:
     if s.row:
         dim = s.order[-1] if s.padded is None else s.padded
         copy.align_storage(rank if s.group or s.run else dim, s.row)
+    copy.cooperate(s.vector, rows=s.rows)
 
 
 def _load_window(

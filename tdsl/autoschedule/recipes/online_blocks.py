@@ -15,6 +15,10 @@ from contextlib import suppress
 from math import prod
 from typing import Any
 
+from tdsl.autoschedule.block_tree.layouts import best_layout, best_row, copy_of
+from tdsl.autoschedule.block_tree.tree import BlockTree, Cut
+from tdsl.autoschedule.block_tree.write import lay_out, packed
+from tdsl.autoschedule.problem import Operand, Problem
 from tdsl.autoschedule.recipes.choices import Plan, Unsuited, choose, gpu_of, recipe
 from tdsl.autoschedule.recipes.conv import known
 from tdsl.autoschedule.recipes.elements import elements
@@ -34,7 +38,7 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.naming import LoopLike
-from tdsl.schedule.properties import extents, root_boxes, unplaced_at_root
+from tdsl.schedule.properties import root_boxes, unplaced_at_root
 from tdsl.schedule.state import REGISTER, SHARED, State
 from tdsl.schedule.tree import build_tree
 
@@ -85,6 +89,7 @@ class OnlineChain:
         return f"{self.lead.name}_tile"
 
 
+Work = tuple[Problem, BlockTree]  # what a func computes for a tile, and the threads that do
 ROW, TERM, TILE, INNER = "row", "term", "tile", "inner"
 Roles = Mapping[str, str]
 
@@ -303,6 +308,7 @@ def _fill(chain: OnlineChain, plan: OnlineBlocks, rows: Place, tiles: Place) -> 
     inside = inside_tiles(schedule.state, running.func, chain.row, str(tile))
     columns = chain.sizes[chain.column] // plan.each[1]  # threads along these
     products = {name for name in inside if _is_kept_in_registers(schedule.state, name, inside)}
+    trees = {name: _tree_of(schedule[name], roles, chain, plan) for name, roles in inside.items()}
     for name, roles in inside.items():
         stage, d = schedule[name], schedule.state.program.func(name).definitions[0]
         row = next(v for v, role in roles.items() if role == ROW)
@@ -312,9 +318,12 @@ def _fill(chain: OnlineChain, plan: OnlineBlocks, rows: Place, tiles: Place) -> 
         stage.compute_at(*tiles).set_scope(REGISTER if name == chain.tile_func else SHARED)
         if name == chain.tile_func:
             _unroll_last(stage, (row, chain.column))
-        elif TERM not in roles.values():  # a row for each thread, or several
+            continue
+        _pad_rows(stage, trees)
+        if TERM not in roles.values():  # a row for each thread, or several
             each = -(-plan.rows // (plan.rows // plan.each[0] * columns))
             _on_threads(stage, *stage.split(stage.split(row, each)[0] if each > 1 else row, columns))
+            _unroll_terms(stage)
         elif d.init is None and not read:
             stage.cooperate()
         else:
@@ -323,9 +332,8 @@ def _fill(chain: OnlineChain, plan: OnlineBlocks, rows: Place, tiles: Place) -> 
                 stage.split(row, plan.each[0]),
                 stage.split(term, -(-plan.terms // columns)),
             )
-            rest = [v for v in d.variables if v not in (row, term)]
-            outer, sums = [v for v in rest if v in d.free], [v for v in rest if v not in d.free]
-            stage.reorder(*outer, ty, tx, *sums, inner, few)
+            outer = [v for v in d.free if v not in (row, term)]
+            stage.reorder(*outer, ty, tx, *_unroll_terms(stage), inner, few)
             _on_threads(stage, ty, tx)
             stage.unroll(inner).unroll(few)
             for r in dict.fromkeys(read):
@@ -334,7 +342,34 @@ def _fill(chain: OnlineChain, plan: OnlineBlocks, rows: Place, tiles: Place) -> 
                 at = zip(f.variables, r.index, strict=True)
                 _unroll_last(product, [v for v, e in at if e in (Var(row), Var(term))])
     for name, roles in inside.items():
-        _fetch(schedule, name, roles, inside, (rows, tiles))
+        _fetch(schedule, roles, inside, (rows, tiles), trees[name])
+
+
+def _tree_of(stage: Stage, roles: Roles, chain: OnlineChain, plan: OnlineBlocks) -> Work:
+    """What a func computes, and the threads that do: those along columns or terms are neighbours."""
+    columns, rows = chain.sizes[chain.column] // plan.each[1], plan.rows // plan.each[0]
+    p, row = Problem.described(stage), next(v for v, role in roles.items() if role == ROW)
+    term = next((v for v, role in roles.items() if role == TERM), None)
+    steps = tuple((a.name, a.extent) for a in p.summed)
+    if stage.func == chain.tile_func:
+        cuts = [Cut(row, rows, plan.each[0]), Cut(chain.column, columns, plan.each[1])]
+    elif term is None:
+        each = -(-plan.rows // (rows * columns))
+        cuts = [Cut(row, plan.rows // each, each)]
+    else:
+        cuts = [Cut(row, rows, plan.each[0]), Cut(term, columns, -(-plan.terms // columns))]
+    return p, BlockTree(stage.func, tuple(cuts), tuple((c.axis, c.threads) for c in reversed(cuts)), steps)
+
+
+def _pad_rows(stage: Stage, trees: Mapping[str, Work]) -> None:
+    """Pad the rows of a func in shared memory against bank conflicts of the funcs that read it."""
+    p, tree = trees[stage.func]
+    uses = [(p.write, tree)]
+    uses += [(r, t) for q, t in trees.values() for x in q.operands for r in x.reads if r.array == stage.func]
+    box = Operand(stage.func, None, (p.write,)).box(tree.sizes)
+    row = best_row(uses, box)
+    if row > box[-1]:
+        stage.align_storage(len(box) - 1, row)
 
 
 def _on_threads(stage: Stage, ty: LoopLike, tx: LoopLike) -> None:
@@ -342,10 +377,23 @@ def _on_threads(stage: Stage, ty: LoopLike, tx: LoopLike) -> None:
 
 
 def _unroll_last(stage: Stage, last: Sequence[str]) -> None:
-    """Unroll some loops, inside of all others."""
+    """Unroll some loops inside of all others."""
+    _unroll_terms(stage)
     stage.reorder(*(x.name for x in stage.loops if x.name not in last), *last)
     for v in last:
         stage.unroll(v)
+
+
+def _unroll_terms(stage: Stage) -> list[str]:
+    """Unroll a few terms of a sum, which are loaded from shared memory as vectors; the loops over terms."""
+    p = Problem.described(stage)
+    loops = [a.name for a in p.summed]
+    for a in p.summed[-1:]:
+        few = even_width(min(COPIED // r.size for x in p.operands for r in x.reads), a.extent)
+        if few > 1:
+            loops[-1:] = (x.name for x in stage.split(a.name, few))
+            stage.unroll(loops[-1])
+    return loops
 
 
 def _is_kept_in_registers(state: State, name: str, inside: Mapping[str, Roles]) -> bool:
@@ -357,17 +405,16 @@ def _is_kept_in_registers(state: State, name: str, inside: Mapping[str, Roles]) 
 
 
 def _fetch(
-    schedule: BaseSchedule, name: str, roles: Roles, inside: Mapping[str, Roles], places: tuple[Place, Place]
+    schedule: BaseSchedule, roles: Roles, inside: Mapping[str, Roles], places: tuple[Place, Place], work: Work
 ) -> None:  # fmt: skip
     """Copies of what comes from outside: once for all rows of a block, or for each tile of terms."""
-    f = schedule.state.program.func(name)
-    d = f.definitions[0]
+    p, tree = work
+    d = schedule.state.program.func(p.func).definitions[0]
     sources = {r.name: r for r in reads_in(d.values) if r.name not in inside and r.index}
-    for source, read in sources.items():
-        used = {role_of(e, roles) for e in read.index}
+    for x in p.operands:
+        used = {role_of(e, roles) for e in sources[x.array].index} if x.array in sources else set()
         if used >= {ROW, TERM} or not used & {ROW, TERM, INNER}:
             continue
-        copy = schedule.cache_read(source, name, scope=SHARED).compute_at(*places[ROW not in used])
-        dims, last = extents(f, d, f.natural), read.index[-1]
-        count = dims.get(last.name) if isinstance(last, Var) and role_of(last, roles) == "" else None
-        copy.cooperate(even_width(COPIED // read.dtype.bytes, count))
+        layout = best_layout(p, x, copy_of(p, x, tree, dense=False), tree)
+        copy = schedule.cache_read(x.array, p.func, scope=SHARED, pack=packed(layout), along=x.along)
+        lay_out(layout, copy.compute_at(*places[ROW not in used]))

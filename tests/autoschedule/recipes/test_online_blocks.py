@@ -30,6 +30,7 @@ CASES: dict[str, tuple[tuple[int, ...], bool, dict[str, Any]]] = {
     "even": ((2, 64, 96, 32), False, {}),
     "tails": ((1, 37, 45, 12), False, {"rows": 16, "terms": 16, "each": (2, 2)}),
     "parts": ((1, 24, 70, 16), False, {"rows": 16, "terms": 8, "each": (4, 4), "parts": 3}),
+    "odd": ((1, 31, 29, 13), False, {"rows": 16, "terms": 16, "each": (2, 1)}),
     "masked": ((1, 32, 32, 16), True, {"rows": 16, "terms": 16}),
 }
 
@@ -48,6 +49,16 @@ def test_blocks_of_rows_give_attention(name: str) -> None:
     z = np.exp(z - z.max(-1, keepdims=True))
     want = np.einsum("bij,bje->bie", z / z.sum(-1, keepdims=True), v)
     np.testing.assert_allclose(td.emulate(td.compile(s))(q, k, v), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("arch, depth", [("sm_80", 128), ("sm_86", 64), ("sm_90a", 64)])
+def test_shared_memory_is_read_without_bank_conflicts(arch: str, depth: int) -> None:
+    s = td.Schedule(attention(1, 256, 256, depth), target=td.Target("cuda", arch=arch))
+    td.recipes.online_blocks(s["out_sum"])
+    arrays = [np.zeros((1, 256, depth), np.float32) for _ in range(3)]
+    counts = td.count_memory(td.compile(s), *arrays, blocks=1, iterations=2)
+    assert counts.conflict_degree < 1.05
+    assert any(a.site.space == "shared" and a.site.width == 16 for a in counts.accesses)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a"])
