@@ -192,7 +192,8 @@ class Compiled(Entry, Exportable, Suggesting):
     """
 
     _internal = (
-        "build", "executable", "executables", "latest", "signature", "specialisation", "state", "variant",
+        "build", "executable", "executables", "latest", "quick_calls", "signature", "specialisation", "state",
+        "variant",
     )  # fmt: skip
 
     def __init__(

@@ -5,28 +5,26 @@ The dispatcher costs some 3 us a call, and 10 us more with a gradient registered
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
 import torch
 
 from tdsl.codegen.runtime.arrays import declaration_of
+from tdsl.codegen.runtime.call import Entry
 from tdsl.codegen.runtime.signature import ArrayArg, Signature
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
-from tdsl.torch.tensors import to_array, to_tensor, torch_type
+from tdsl.lang.types import DType
+from tdsl.torch.tensors import has_numpy_type, to_array, to_tensor, torch_type
 
-# Tensors without a subclass; those of torch.vmap and torch.func are told by the level below.
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-_STATE: dict[str, Any] = {
-    "PLAIN": _PLAIN,
-    "compiling": torch.compiler.is_compiling,
+_STATE: dict[str, Any] = {  # functions that tell of a call that the dispatcher has to see
+    "compiling": torch.compiler.is_dynamo_compiling,  # the first one: what follows is not traced
     "modes": torch._C._len_torch_dispatch_stack,
     "function_modes": torch._C._len_torch_function_stack,
+    "tracing": torch._C._is_tracing,
     "level": torch._C._functorch.maybe_current_level,
-    "traced": torch._C._get_tracing_state,
 }
 
 
@@ -36,10 +34,19 @@ def implementation(signature: Signature, run: Callable[..., Any], has_gradient: 
     It is called without recording for autograd if the operator has a gradient; else tensors are detached.
     """
     inputs = ", ".join(f"a{n}" for n in range(len(signature.inputs)))
-    convert, compute = _conversions(signature, has_gradient), _computation(signature)
-    checks = [f"if a{n}.dtype is not t{n}: refuse({n}, a{n})" for n in _tensors(signature)]
-    lines = [f"def function({inputs}):", *(f"    {x}" for x in (*checks, *convert, *compute))]
-    return _function(lines, signature, run, {"refuse": partial(_refuse, signature)})
+    detached = "" if has_gradient else ".detach()"
+    tensors, results = _tensors(signature), [f"r{n}" for n in range(len(signature.outputs))]
+    values = ", ".join(f"v{n}" if n in tensors else f"a{n}" for n in range(len(signature.inputs)))
+    lines = [
+        f"def function({inputs}):",
+        *(f"    if a{n}.dtype is not t{n}: refuse({n}, a{n})" for n in tensors),
+        *(f"    v{n} = i{n}(a{n}{detached})" for n in tensors),
+        f"    {', '.join(results)} = run({values})",
+        f"    return {', '.join(f'o{n}({r})' for n, r in enumerate(results))}",
+    ]
+    types = {f"t{n}": torch_type(signature.inputs[n].dtype) for n in tensors}
+    state = {**types, **_conversions(signature), "run": run, "refuse": partial(_refuse, signature)}
+    return _function(lines, state)
 
 
 def _tensors(signature: Signature) -> list[int]:
@@ -59,69 +66,65 @@ def _refuse(signature: Signature, position: int, tensor: torch.Tensor) -> NoRetu
     )
 
 
-def direct_call(
-    signature: Signature, run: Callable[..., Any], overload: Any, has_gradient: bool
-) -> Callable[..., Any]:
+def direct_call(signature: Signature, run: Entry, overload: Any) -> Callable[..., Any]:
     """The function that calls `run` on plain CPU tensors, and `overload`, by the dispatcher, for all others.
 
     Those are tensors that require grad, subclasses, and all tensors while torch compiles, traces or
-    transforms a function.
+    transforms a function. What fails is called again by the dispatcher, whose error is raised.
     """
-    inputs = "".join(f"a{n}, " for n in range(len(signature.inputs)))
-    guards = [
-        "named", "modes()", "function_modes()", "level() is not None", "traced() is not None",
-        *(f"type(a{n}) not in PLAIN or a{n}.dtype is not t{n}" for n in _tensors(signature)),
-    ]  # fmt: skip
-    lines = [
-        "def function(*args, **named):",
-        "    if compiling():",
-        "        return overload(*args, **named)",
-        "    try:",
-        f"        ({inputs}) = args",
-        f"        if {' or '.join(guards)}:",
-        "            raise TypeError",
-        *(f"        {x}" for x in _conversions(signature, has_gradient)),
-        "    except (RuntimeError, TypeError, ValueError):  # the dispatcher handles or refuses it",
-        "        return overload(*args, **named)",
-        *(f"    {x}" for x in _computation(signature)),
+    names = [arg.name for arg in signature.inputs]
+    own = "_" * (1 + max(map(len, names), default=0))  # no argument has a name that begins so
+    tensors = {n: names[n] for n in _tensors(signature)}
+    dispatched = [
+        *(f"{own}{state}()" for state in _STATE if state != "level"),
+        f"{own}level() is not None",
+        *(f"type({x}) is not {own}Tensor and type({x}) is not {own}Parameter" for x in tensors.values()),
     ]
-    function = _function(lines, signature, run, {**_STATE, "overload": overload})
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [inspect.Parameter(arg.name, kind) for arg in signature.inputs]
-    vars(function).update(__signature__=inspect.Signature(parameters), overload=overload)
+    values = "".join(f"{own}v{n}, " if n in tensors else f"{name}, " for n, name in enumerate(names))
+    results = [f"{own}r{n}" for n in range(len(signature.outputs))]
+    lines = [
+        f"def function({', '.join(names)}):",
+        f"    if {' or '.join(dispatched)}:",
+        f"        return {own}overload({', '.join(names)})",
+        "    try:",
+        *(
+            f"        {own}v{n} = {_array_text(signature.inputs[n].dtype, x, own, n)}"
+            for n, x in tensors.items()
+        ),
+        f"        {own}values = ({values})",
+        f"        for {own}call in {own}run.quick_calls:",
+        f"            {own}result = {own}call({own}values)",
+        f"            if {own}result is not None:",
+        "                break",
+        "        else:",
+        f"            {own}result = {own}run(*{own}values)",
+        f"        {', '.join(results)} = {own}result",
+        f"        return {', '.join(f'{own}o{n}({r})' for n, r in enumerate(results))}",
+        "    except (RuntimeError, TypeError, ValueError):",
+        "        pass",
+        f"    return {own}overload({', '.join(names)})",
+    ]
+    classes = {"Tensor": torch.Tensor, "Parameter": torch.nn.Parameter}
+    state = {**_STATE, **classes, **_conversions(signature), "run": run, "overload": overload}
+    function = _function(lines, {f"{own}{name}": x for name, x in state.items()})
+    vars(function)["overload"] = overload
     return function
 
 
-def _conversions(signature: Signature, has_gradient: bool) -> list[str]:
-    """Statements that convert the arguments `a0` and so on to the arrays and numbers `v0` and so on."""
-    detached = "" if has_gradient else ".detach()"
-    return [
-        f"v{n} = i{n}(a{n}{detached})" if isinstance(arg, ArrayArg) else f"v{n} = a{n}"
-        for n, arg in enumerate(signature.inputs)
-    ]
+def _array_text(dtype: DType, tensor: str, own: str, position: int) -> str:
+    """The expression for the array over the memory of a tensor; a method is called faster than a function."""
+    return f"{tensor}.numpy()" if has_numpy_type(dtype) else f"{own}i{position}({tensor})"
 
 
-def _computation(signature: Signature) -> list[str]:
-    """Statements that run the program and return its results as tensors."""
-    values = ", ".join(f"v{n}" for n in range(len(signature.inputs)))
-    results = [f"r{n}" for n in range(len(signature.outputs))]
-    returned = ", ".join(f"o{n}({r})" for n, r in enumerate(results))
-    return [f"{', '.join(results)} = run({values})", f"return {returned}"]
+def _conversions(signature: Signature) -> dict[str, Any]:
+    """The functions `i0` and so on from tensors to arrays, `o0` and so on from results to tensors."""
+    inputs = {f"i{n}": to_array(signature.inputs[n].dtype) for n in _tensors(signature)}
+    outputs = enumerate(signature.outputs)
+    return {**inputs, **{f"o{n}": to_tensor(arg.dtype, has_axes=bool(arg.shape)) for n, arg in outputs}}
 
 
-def _function(
-    lines: list[str],
-    signature: Signature,
-    run: Callable[..., Any],
-    state: Mapping[str, Any],
-) -> Callable[..., Any]:
+def _function(lines: list[str], namespace: dict[str, Any]) -> Callable[..., Any]:
     """The function of a text; it has no loops, so that calls are short."""
-    namespace: dict[str, Any] = {**state, "run": run}
-    for n, arg in enumerate(signature.inputs):
-        if isinstance(arg, ArrayArg):
-            namespace |= {f"i{n}": to_array(arg.dtype), f"t{n}": torch_type(arg.dtype)}
-    for n, arg in enumerate(signature.outputs):
-        namespace[f"o{n}"] = to_tensor(arg.dtype, has_axes=bool(arg.shape))
     exec("\n".join(lines), namespace)
     function: Callable[..., Any] = namespace["function"]
     return function

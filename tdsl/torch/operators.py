@@ -79,7 +79,7 @@ def _register(operator: Operator, name: str) -> Callable[..., Any]:
         gradient = _Gradient(adjoints, name, signature)
         torch.library.register_autograd(name, gradient.backward, setup_context=gradient.save, lib=library)
     overload = getattr(getattr(torch.ops, namespace), short).default
-    function = direct_call(signature, run, overload, bool(adjoints))
+    function = direct_call(signature, run, overload)
     function.__name__ = function.__qualname__ = short
     function.__doc__ = operator.__doc__
     return function

@@ -32,12 +32,17 @@ def torch_type(dtype: DType) -> torch.dtype:
     return TORCH_TYPES[dtype.name]
 
 
+def has_numpy_type(dtype: DType) -> bool:
+    """True if NumPy and torch have a common name for an element type."""
+    return dtype.name not in _BITS
+
+
 def to_array(dtype: DType) -> ToArray:
     """The function that returns an array of this element type over the memory of a CPU tensor.
 
     A tensor of another type gives an array of that type, which a call refuses.
     """
-    if dtype.name not in _BITS:
+    if has_numpy_type(dtype):
         numpy: ToArray = torch.Tensor.numpy
         return numpy
     expected, bits, numpy_type = torch_type(dtype), _BITS[dtype.name], dtype.numpy

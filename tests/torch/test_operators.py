@@ -55,6 +55,14 @@ def test_torch_checks_the_operator(name, kind):
     assert len(checks) == 4 and set(checks.values()) == {"SUCCESS"}
 
 
+def test_torch_checks_the_operator_with_tensors_that_are_computed():  # as all are since torch 2.14
+    function, _, arguments = defined("rms_norm", "f32")
+    computed = [x.clone() for x in arguments(random(torch.float32, requires_grad=True))]
+    assert not computed[0].is_leaf
+    checks = torch.library.opcheck(function.overload, tuple(computed))
+    assert set(checks.values()) == {"SUCCESS"}
+
+
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("name", NAMES)
 def test_results_are_those_of_the_operator(name, kind):

@@ -119,7 +119,7 @@ class Entry:
         _entries.add(self)
         self._recent: list[tuple[Specialisation, Fast, FastCall]] = []
         self._fast: tuple[Fast, ...] = ()
-        self._quick: tuple[FastCall, ...] = ()
+        self.quick_calls: tuple[FastCall, ...] = ()  # of the latest variants; None if one does not fit
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Run the program on arrays and numbers; compiles a variant first for new sizes or layouts."""
@@ -129,7 +129,7 @@ class Entry:
                 args, kwargs = (*args, *map(kwargs.__getitem__, rest)), {}
         if not kwargs:
             if out is None:
-                for quick in self._quick:
+                for quick in self.quick_calls:
                     result = quick(args)
                     if result is not None:
                         return result
@@ -179,7 +179,7 @@ class Entry:
     def _call_fast(self, fast_args: tuple[Any, ...], outputs_given: tuple[Any, ...]) -> Any:
         """The result of the fast path for bound and converted arguments; None if no variant accepts them."""
         if all(array is None for array in outputs_given):
-            results = (quick(fast_args) for quick in self._quick)
+            results = (quick(fast_args) for quick in self.quick_calls)
             return next((result for result in results if result is not None), None)
         if any(array is None for array in outputs_given):
             return None
@@ -262,7 +262,7 @@ class Entry:
             others = [entry for entry in self._recent if entry[0] != specialisation]
             self._recent = [(specialisation, fast, quick), *others][:_MOST_RECENT]
             self._fast = tuple(fast for _, fast, _ in self._recent)
-            self._quick = tuple(quick for _, _, quick in self._recent)
+            self.quick_calls = tuple(quick for _, _, quick in self._recent)
 
 
 def fast_entries(entry: Entry) -> tuple[Fast, ...]:
