@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tdsl.graph.softmax import softmax
 from tdsl.onnx.elements import cast_array
 from tdsl.onnx.movement import numbers
 
@@ -131,15 +132,13 @@ def _as_rows(x: Any, axis: int, opset: int) -> tuple[Any, int]:
     return x.reshape((int(np.prod(x.shape[:n], dtype=np.int64)), -1)), 1
 
 
-def softmax(input: Any, *, axis: Any = None, opset: int) -> Any:
-    """The exponentials divided by their sum along an axis."""
+def _softmax(input: Any, *, axis: Any = None, opset: int) -> Any:
     x, n = _as_rows(input, _softmax_axis(axis, opset), opset)
-    e = np.exp(x - np.max(x, axis=n, keepdims=True))
-    return (e / np.sum(e, axis=n, keepdims=True)).reshape(input.shape)
+    return softmax(x, n).reshape(input.shape)
 
 
 def log_softmax(input: Any, *, axis: Any = None, opset: int) -> Any:
-    """The logarithm of `softmax`."""
+    """The logarithm of the softmax along an axis."""
     x, n = _as_rows(input, _softmax_axis(axis, opset), opset)
     centred = x - np.max(x, axis=n, keepdims=True)
     total = np.log(np.sum(np.exp(centred), axis=n, keepdims=True))
@@ -185,7 +184,7 @@ OPERATORS: Mapping[str, Any] = {
     "CumProd": (_scan(np.cumprod, 1), "axis"),
     "TopK": (_top_k, "K"),
     "Hardmax": _hardmax,
-    "Softmax": softmax,
+    "Softmax": _softmax,
     "LogSoftmax": log_softmax,
     "MatMul": _matmul,
     "Gemm": _gemm,

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from tdsl.graph.elementwise import index_variables
+from tdsl.graph.softmax import softmax
 from tdsl.lang import functions, reduction
 from tdsl.lang.casts import cast
 from tdsl.lang.tensor import Func
@@ -115,15 +116,7 @@ def _addmm(dtype: DT, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) 
 
 
 def _softmax(dtype: DT, x: Any, axis: int, half_to_float: bool = False) -> Any:
-    x = cast_to(dtype, x)
-    if not x.size:
-        return x
-    a, e, y = tensor_of("a", x), Func("e"), Func("softmax")
-    index, k = index_variables(x.ndim), vars("k")
-    row = tuple(k if n == axis % x.ndim else i for n, i in enumerate(index))
-    e[index] = functions.exp(a[index] - reduction.max(a[row], axis=k))
-    y[index] = e[index] / reduction.sum(e[row], axis=k)
-    return record_funcs(y, {a: x})
+    return softmax(cast_to(dtype, x), axis)
 
 
 def _layer_norm(dtype: DT, x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> Any:
