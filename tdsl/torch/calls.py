@@ -73,47 +73,50 @@ def direct_call(signature: Signature, run: Entry, overload: Any) -> Callable[...
     transforms a function. What fails is called again by the dispatcher, whose error is raised.
     """
     names = [arg.name for arg in signature.inputs]
-    own = "_" * (1 + max(map(len, names), default=0))  # no argument has a name that begins so
+    prefix = "_" * (1 + max(map(len, names), default=0))  # no argument has a name that begins so
     tensors = {n: names[n] for n in _tensors(signature)}
     dispatched = [
-        *(f"{own}{state}()" for state in _STATE if state != "level"),
-        f"{own}level() is not None",
-        *(f"type({x}) is not {own}Tensor and type({x}) is not {own}Parameter" for x in tensors.values()),
+        *(f"{prefix}{state}()" for state in _STATE if state != "level"),
+        f"{prefix}level() is not None",
+        *(
+            f"type({x}) is not {prefix}Tensor and type({x}) is not {prefix}Parameter"
+            for x in tensors.values()
+        ),
     ]
-    values = "".join(f"{own}v{n}, " if n in tensors else f"{name}, " for n, name in enumerate(names))
-    results = [f"{own}r{n}" for n in range(len(signature.outputs))]
+    values = "".join(f"{prefix}v{n}, " if n in tensors else f"{name}, " for n, name in enumerate(names))
+    results = [f"{prefix}r{n}" for n in range(len(signature.outputs))]
     lines = [
         f"def function({', '.join(names)}):",
         f"    if {' or '.join(dispatched)}:",
-        f"        return {own}overload({', '.join(names)})",
+        f"        return {prefix}overload({', '.join(names)})",
         "    try:",
         *(
-            f"        {own}v{n} = {_array_text(signature.inputs[n].dtype, x, own, n)}"
+            f"        {prefix}v{n} = {_array_text(signature.inputs[n].dtype, x, prefix, n)}"
             for n, x in tensors.items()
         ),
-        f"        {own}values = ({values})",
-        f"        for {own}call in {own}run.quick_calls:",
-        f"            {own}result = {own}call({own}values)",
-        f"            if {own}result is not None:",
+        f"        {prefix}values = ({values})",
+        f"        for {prefix}call in {prefix}run.quick_calls:",
+        f"            {prefix}result = {prefix}call({prefix}values)",
+        f"            if {prefix}result is not None:",
         "                break",
         "        else:",
-        f"            {own}result = {own}run(*{own}values)",
-        f"        {', '.join(results)} = {own}result",
-        f"        return {', '.join(f'{own}o{n}({r})' for n, r in enumerate(results))}",
+        f"            {prefix}result = {prefix}run(*{prefix}values)",
+        f"        {', '.join(results)} = {prefix}result",
+        f"        return {', '.join(f'{prefix}o{n}({r})' for n, r in enumerate(results))}",
         "    except (RuntimeError, TypeError, ValueError):",
         "        pass",
-        f"    return {own}overload({', '.join(names)})",
+        f"    return {prefix}overload({', '.join(names)})",
     ]
     classes = {"Tensor": torch.Tensor, "Parameter": torch.nn.Parameter}
     state = {**_STATE, **classes, **_conversions(signature), "run": run, "overload": overload}
-    function = _function(lines, {f"{own}{name}": x for name, x in state.items()})
+    function = _function(lines, {f"{prefix}{name}": x for name, x in state.items()})
     vars(function)["overload"] = overload
     return function
 
 
-def _array_text(dtype: DType, tensor: str, own: str, position: int) -> str:
+def _array_text(dtype: DType, tensor: str, prefix: str, position: int) -> str:
     """The expression for the array over the memory of a tensor; a method is called faster than a function."""
-    return f"{tensor}.numpy()" if has_numpy_type(dtype) else f"{own}i{position}({tensor})"
+    return f"{tensor}.numpy()" if has_numpy_type(dtype) else f"{prefix}i{position}({tensor})"
 
 
 def _conversions(signature: Signature) -> dict[str, Any]:
@@ -124,7 +127,7 @@ def _conversions(signature: Signature) -> dict[str, Any]:
 
 
 def _function(lines: list[str], namespace: dict[str, Any]) -> Callable[..., Any]:
-    """The function of a text; it has no loops, so that calls are short."""
+    """The function of a text, which is written for one signature so that calls are short."""
     exec("\n".join(lines), namespace)
     function: Callable[..., Any] = namespace["function"]
     return function
