@@ -38,6 +38,7 @@ class TdslError(Exception):
         self.message, self.loc, self.label, self._hint = message, loc, label, hint
         self.related = tuple(related)
         Exception.__init__(self, message)
+        self._first_args = self.args
 
     @property
     def hint(self) -> str:
@@ -54,6 +55,8 @@ class TdslError(Exception):
         return id_of(self.code, self.message)
 
     def __str__(self) -> str:
+        if self.args != self._first_args:  # replaced by a handler, as those of any exception may be
+            return Exception.__str__(self)
         return render(self)
 
     def __reduce__(self) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, NoReturn
 
@@ -11,7 +11,7 @@ import numpy as np
 from tdsl.core.source import here
 from tdsl.errors import DefinitionError, ShapeError, TdslError, TypeMismatch
 from tdsl.graph.symbol import Symbol
-from tdsl.onnx.model import MOST_BYTES, Model, Node
+from tdsl.onnx.model import MOST_BYTES, Branch, Model, Node, branches_of, nodes_of
 from tdsl.onnx.operators import OPERATORS
 
 _EXCEPTIONS = (ArithmeticError, LookupError, TypeError, ValueError)  # of NumPy, for wrong arguments
@@ -46,15 +46,46 @@ class ModelFunction:
         for (name, dtype), x in zip(model.inputs.items(), inputs, strict=True):
             arrays[name] = _checked_input(name, dtype, x)
         with np.errstate(all="ignore"):  # of the nodes whose inputs are known
-            for node in model.nodes:
-                results = zip(node.outputs, self._results(node, arrays), strict=False)
-                arrays |= {name: x for name, x in results if name}
+            self._run(model.nodes, arrays)
         trace = next((x.trace for x in inputs if isinstance(x, Symbol)), None)
         outputs = tuple(
             trace.constant_symbol(x) if trace and not isinstance(x, Symbol) else x
             for x in (arrays[name] for name in model.outputs)
         )
         return outputs[0] if len(outputs) == 1 else outputs
+
+    def _run(self, nodes: Sequence[Node], arrays: dict[str, Any]) -> None:
+        """Adds the results of nodes to the arrays by name."""
+        for node in nodes:
+            results = self._branch_results(node, arrays) if branches_of(node) else self._results(node, arrays)
+            arrays |= {name: x for name, x in zip(node.outputs, results, strict=False) if name}
+
+    def _branch_results(self, node: Node, arrays: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The results of the branch of `If` that its condition chooses, which is a known number."""
+        name = node.inputs[0] if node.inputs else ""
+        condition = arrays.get(name)
+        if isinstance(condition, Symbol):
+            _refuse_symbol(node, "condition", name)
+        if condition is None or np.size(condition) != 1:
+            raise DefinitionError(
+                f"{node}: the condition {name!r} is no single number",
+                loc=here(),
+                label="this model",
+                hint=_NODE_HINT,
+            )
+        which = "then_branch" if np.asarray(condition).item() else "else_branch"
+        chosen = node.attributes.get(which, Branch({}, (), ("",)))
+        scope = {**arrays, **chosen.arrays}
+        self._run(chosen.nodes, scope)
+        missing = [output for output in chosen.outputs if output not in scope or not output]
+        if missing:
+            raise DefinitionError(
+                f"{node}: its {which} has no output {missing[0]!r}",
+                loc=here(),
+                label="this model",
+                hint=_NODE_HINT,
+            )
+        return tuple(scope[output] for output in chosen.outputs)
 
     def _results(self, node: Node, arrays: Mapping[str, Any]) -> tuple[Any, ...]:
         """The results of a node."""
@@ -156,7 +187,12 @@ def _inputs_as_numbers(model: Model) -> frozenset[str]:
     Where a node needs an array as numbers, so are its producers' inputs needed.
     """
     needed = set[str]()
-    for node in reversed(model.nodes):
+    for node in reversed([*nodes_of(model.nodes)]):
+        if branches_of(node):
+            needed.add(node.inputs[0])
+            if not needed.isdisjoint(node.outputs):
+                needed |= {name for branch in branches_of(node) for name in branch.outputs}
+            continue
         operator = OPERATORS[node.operator]
         is_needed = not needed.isdisjoint(node.outputs)
         for position, name in enumerate(node.inputs):

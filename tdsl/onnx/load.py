@@ -14,7 +14,7 @@ from tdsl.core.source import here
 from tdsl.errors import DefinitionError, TypeMismatch, checked_call
 from tdsl.graph.graph import Graph
 from tdsl.onnx.evaluate import ModelFunction
-from tdsl.onnx.model import Model, model_of
+from tdsl.onnx.model import Model, branches_of, model_of, nodes_of
 from tdsl.onnx.operators import OPERATORS
 from tdsl.target import Target
 
@@ -119,6 +119,8 @@ def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
             node.attribute.extend(a for a in defaults if a.name)
     if not defined:
         return proto
+    left_away = complete.graph.value_info.add()  # the inliner asks for the type of each input, also of ""
+    left_away.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     try:
         return inliner.inline_selected_functions(complete, [*defined], inline_schema_functions=True)
     except RuntimeError:
@@ -152,7 +154,8 @@ def _check_operators(model: Model) -> None:
             label="this model",
             hint="install a newer package onnx, or convert the model: onnx.version_converter",
         )
-    unknown = sorted({n.operator for n in model.nodes if n.domain or n.operator not in OPERATORS})
+    nodes = [n for n in nodes_of(model.nodes) if not branches_of(n)]
+    unknown = sorted({n.operator for n in nodes if n.domain or n.operator not in OPERATORS})
     if unknown:
         raise DefinitionError(
             f"the model has operators that graphs cannot compute: {', '.join(unknown)}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -47,6 +47,15 @@ class Node:
 
 
 @frozen
+class Branch:
+    """The nodes of a branch of `If`, which may read arrays of the model, its arrays by name, its outputs."""
+
+    arrays: Mapping[str, Array]
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+
+
+@frozen
 class Model:
     """An ONNX model: the types of its inputs by name, its arrays by name, its nodes in order, its outputs.
 
@@ -63,7 +72,26 @@ class Model:
 
 def model_of(proto: onnx.ModelProto) -> Model:
     """The model of a protocol buffer; DefinitionError for what a graph cannot have."""
-    graph = proto.graph
+    parts, opsets = _branch(proto.graph), {_domain(o.domain): o.version for o in proto.opset_import}
+    inputs = {v.name: _input_type(v) for v in proto.graph.input if v.name not in parts.arrays}
+    return Model(proto.graph.name, opsets, inputs, parts.arrays, parts.nodes, parts.outputs)
+
+
+def nodes_of(nodes: Sequence[Node]) -> Iterator[Node]:
+    """The nodes in order; those of branches before the node that they belong to."""
+    for node in nodes:
+        for branch in branches_of(node):
+            yield from nodes_of(branch.nodes)
+        yield node
+
+
+def branches_of(node: Node) -> list[Branch]:
+    """The branches of a node; none for one that is not `If`."""
+    return [x for x in node.attributes.values() if isinstance(x, Branch)]
+
+
+def _branch(graph: onnx.GraphProto) -> Branch:
+    """The arrays, nodes and outputs of a graph of nodes."""
     if len(graph.node) > MOST_NODES:
         raise DefinitionError(
             f"the model has {len(graph.node):,} nodes; {MOST_NODES:,} are the most",
@@ -79,10 +107,7 @@ def model_of(proto: onnx.ModelProto) -> Model:
             hint="store them dense",
         )
     arrays = {t.name: array_of(t) for t in graph.initializer}
-    inputs = {v.name: _input_type(v) for v in graph.input if v.name not in arrays}
-    nodes = tuple(_node(n) for n in graph.node)
-    opsets = {_domain(o.domain): o.version for o in proto.opset_import}
-    return Model(graph.name, opsets, inputs, arrays, nodes, tuple(v.name for v in graph.output))
+    return Branch(arrays, tuple(_node(n) for n in graph.node), tuple(v.name for v in graph.output))
 
 
 def _input_type(value: onnx.ValueInfoProto) -> np.dtype[Any]:
@@ -155,6 +180,9 @@ def _node(node: onnx.NodeProto) -> Node:
     attributes = {}
     for attribute in node.attribute:
         read = _PLAIN_ATTRIBUTES.get(attribute.type)
+        if attribute.type == AttributeProto.GRAPH and (node.domain, node.op_type) == ("", "If"):
+            attributes[attribute.name] = _branch(attribute.g)
+            continue
         if read is None:
             kind = AttributeProto.AttributeType.Name(attribute.type).lower()
             name = node.name or next(iter(node.output), "")
@@ -162,7 +190,7 @@ def _node(node: onnx.NodeProto) -> Node:
                 f"node {name!r} ({node.op_type}) has an attribute {attribute.name!r} of kind {kind}",
                 loc=here(),
                 label="this model",
-                hint="graphs have numbers, texts and arrays as attributes, and no branches or loops of nodes",
+                hint="graphs have numbers, texts and arrays as attributes, and no loops of nodes",
             )
         attributes[attribute.name] = read(attribute)
     names = (*node.input,), (*node.output,)

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import pickle
 import re
 import warnings
 from collections.abc import Callable
@@ -238,6 +239,13 @@ def test_text_of_a_cache_that_cannot_be_used(tmp_path: Path) -> None:
     texts = [str(w.message) for w in caught if w.category is td.CacheWarning]
     assert len(texts) == 1
     assert texts[0].startswith(f"the disk cache {file} ")
+
+
+def test_the_text_is_that_of_arguments_that_a_handler_replaces() -> None:
+    error = td.ShapeError("no extent fits", hint="pass shape=")
+    assert "hint: pass shape=" in str(error)
+    error.args = ("while loading the model: no extent fits",)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error) == error.args[0]
 
 
 def test_no_class_of_errors_is_missing() -> None:

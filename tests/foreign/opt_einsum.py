@@ -23,6 +23,8 @@ import tdsl as td
 
 FOLDER = Path(opt_einsum.__file__).parent / "tests"
 FUNCTIONS = ("einsum", "tensordot", "transpose")
+REACHED = 7370  # the floor of tests that graphs compute, for opt_einsum 3.4
+OF_JAX = "test_jax_jit_gradient"  # reads an attribute that arrays of JAX 0.10 have no longer
 
 
 class Backend:
@@ -43,12 +45,12 @@ class Backend:
             options.pop("optimize", None)
             self.calls[name] += 1
             shapes = tuple((a.shape, a.dtype) for a in arrays)
-            others = [a for a in arguments if not isinstance(a, np.ndarray)]
+            others = [None if isinstance(a, np.ndarray) else a for a in arguments]
             key = name, shapes, repr(others), repr(options)
 
             def traced(*operands: Any) -> Any:
                 given = iter(operands)
-                full = [next(given) if isinstance(a, np.ndarray) else a for a in arguments]
+                full = [next(given) if a is None else a for a in others]
                 return numpy_function(*full, **options)
 
             if key not in self._graphs:
@@ -94,11 +96,15 @@ def main(arguments: list[str]) -> int:
     backend = Backend()
     counting = Counting(backend)
     own = ["-q", "-c", "/dev/null", "-p", "no:cacheprovider", "--rootdir", str(FOLDER), str(FOLDER)]
+    own += ["-k", f"not {OF_JAX}"]
     with backend.installed():
         status = pytest.main([*own, *arguments], plugins=[counting])
     outcomes = ", ".join(f"{n} {outcome}" for outcome, n in sorted(counting.outcomes.items()))
     calls = ", ".join(f"{n} of {name}" for name, n in backend.calls.most_common())
     print(f"opt_einsum {opt_einsum.__version__}: {outcomes}; {counting.reached} passed in graphs; {calls}")
+    if not arguments and counting.reached < REACHED:
+        print(f"expected: {REACHED} passed in graphs")
+        return 1
     return int(status)
 
 

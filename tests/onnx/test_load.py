@@ -141,9 +141,9 @@ def test_unknown_operators_attributes_versions_and_branches_are_refused():
     )
     newest = onnx.defs.onnx_opset_version()
     assert f"version {newest + 1}" in refusal(parsed("y = Neg(x)", version=newest + 1))
-    branch = "c = Constant<value = bool {1}>() y = If(c) <then_branch = g () => (float[N] a) { a = Neg(x) }, "
-    branch += "else_branch = h () => (float[N] b) { b = Abs(x) }>"
-    assert "has an attribute 'then_branch' of kind graph" in refusal(parsed(branch))
+    loop = "n = Constant<value = int64 {3}>() c = Constant<value = bool {1}>() y = Loop(n, c, x) <body = g "
+    loop += "(int64 i, bool d, float[N, M] a) => (bool e, float[N, M] b) { e = Identity(d) b = Neg(a) }>"
+    assert "has an attribute 'body' of kind graph" in refusal(parsed(loop))
     with pytest.raises(td.DefinitionError, match="the attribute 'wrong' is not known"):
         run("y = Neg<wrong = 1>(x)", X)
 
@@ -166,3 +166,29 @@ def test_arrays_outside_of_the_file_and_of_absurd_sizes_are_refused():
 def test_models_of_too_many_nodes_are_refused(monkeypatch):
     monkeypatch.setattr(limits, "MOST_NODES", 1)
     assert "the model has 2 nodes" in refusal(parsed("a = Neg(x) y = Neg(a)"))
+
+
+BRANCHES = """y = If(c) <then_branch = g () => (float[N, M] a) { a = Neg(x) },
+    else_branch = h () => (float[N, M] b) <float[1] two = {2}> {
+        s = Shape(x) r = Reshape(x, s) b = Mul(r, two) }>"""
+
+
+def test_a_branch_is_chosen_by_a_known_condition():
+    signature = "bool c, float[N, M] x"
+    for condition, expected in ((True, -X), (False, X * 2)):
+        np.testing.assert_array_equal(run(BRANCHES, condition, X, signature=signature), expected)
+    by_shape = "s = Size(x) six = Constant<value = int64 {6}>() c = Equal(s, six) " + BRANCHES
+    np.testing.assert_array_equal(run(by_shape, X), -X)
+    np.testing.assert_array_equal(run(by_shape, X[:1]), X[:1] * 2)
+
+
+def test_a_branch_by_elements_is_refused():
+    body = (
+        "m = ReduceMax<keepdims = 0>(x) zero = Constant<value = float {0}>() c = Greater(m, zero) " + BRANCHES
+    )
+    with pytest.raises(td.TdslError, match="its condition 'c' depends on the elements of arrays"):
+        run(body, X)
+    model = parsed("c = Constant<value = bool {0}>() " + BRANCHES)
+    del model.graph.node[1].attribute[1]
+    with pytest.raises(td.DefinitionError, match="its else_branch has no output"):
+        td.onnx.load(model)(X)
