@@ -17,6 +17,7 @@ from tdsl.autoschedule.by_recipes import Completed, complete_by_recipes
 from tdsl.autoschedule.choose_inline import choose_inline
 from tdsl.autoschedule.explain import INLINE, Decision
 from tdsl.autoschedule.on_gpu import REDUCED
+from tdsl.autoschedule.recipes.online_blocks import online_blocks
 from tdsl.autoschedule.recipes.reduced_tiles import reduced_fragments, reduced_tiles
 from tdsl.cost.least import least_work
 from tdsl.cost.predict import Prediction
@@ -107,7 +108,8 @@ def _tried(schedule: BaseSchedule, way: Way, machine: Machine) -> Tried | None:
 def _ways(state: State, known: Collection[str], machine: Machine) -> Iterator[Way]:
     """Other kernels for a program: products that are reduced in tiles of sums, and tiles of several funcs.
 
-    What is in none of these is inlined; `known` are reductions whose products are reduced already.
+    What is in none of these is inlined; `known` are reductions whose products are reduced already. Sums whose
+    terms need other reductions over them, such as attention, may be one pass over tiles of the terms.
     """
     if len(state.program.funcs) > MOST:
         return
@@ -119,6 +121,9 @@ def _ways(state: State, known: Collection[str], machine: Machine) -> Iterator[Wa
         if f.name in sums - {*known} and sums & {r.name for r in f.definitions[0].reads}:
             for rule in (reduced_fragments, reduced_tiles):
                 yield partial(_reduced, name=f.name, names=names, rule=rule, machine=machine)
+    for f in state.program.funcs:
+        if f.definitions[0].init is not None and len(f.variables) > 1:
+            yield partial(_in_one_pass, name=f.name, machine=machine)
     for parts in nested_tiles(TileGraph.of_state(inline_funcs(inlined)), machine)[:1]:
         if tiled := [p for p in parts if p.parts]:
             yield partial(_in_tiles, names=names, parts=tiled, machine=machine)
@@ -132,6 +137,14 @@ def _reduced(
         schedule[other].inline()
     plan = rule(schedule[name], machine=machine)
     return [Decision(name, REDUCED, (plan,), (plan.product,))]
+
+
+def _in_one_pass(schedule: BaseSchedule, name: str, machine: Machine) -> list[Decision]:
+    """Compute a sum, and what its terms need, in one pass over tiles of the terms; the decision."""
+    funcs = [f.name for f in schedule.state.program.funcs]
+    plan = online_blocks(schedule[name], machine=machine)
+    inside = [f for f in funcs if f != name and f not in schedule.state.program.outputs]
+    return [Decision(name, "in one pass", (plan,), tuple(inside))]
 
 
 def _in_tiles(

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.codegen.gpu.launches import launches_of
 from tdsl.cost.predict import Prediction
 from tdsl.cost.sectors import SECTOR
 from tdsl.lang.interp import interpret
 from tdsl.pipeline import completed_state
 from tdsl.tilegraph.default import decide
 from tdsl.tilegraph.search import search
+from tests.codegen.cuda.programs import kernel_of
 
 i, j, k, c, b, y, x_ = td.vars("i j k c b y x")
 GPU = td.Target("cuda", arch="sm_90a")
@@ -186,3 +188,15 @@ def test_sectors_of_the_price_are_those_that_are_counted(name):
     loose = name in (depthwise, moving_average, corners, blurs)
     predicted = sum(dict(t.moved)["L2"].total for t in prediction.terms)
     assert predicted == pytest.approx(counted, rel=0.5 if loose else 0.2)
+
+
+def test_attention_in_f32_is_one_pass_over_its_terms():
+    d, e = td.vars("d e")
+    q, v, w = (td.Tensor(n, (24, 1024, 64), td.f32) for n in "qvw")
+    score, top, p, total, out = (td.Func(n) for n in ("score", "top", "p", "total", "out"))
+    score[b, i, j] = td.sum(q[b, i, d] * v[b, j, d], axis=d) / 8
+    top[b, i] = td.max(score[b, i, j], axis=j)
+    p[b, i, j] = td.exp(score[b, i, j] - top[b, i])
+    total[b, i] = td.sum(p[b, i, j], axis=j)
+    out[b, i, e] = td.sum(p[b, i, j] * w[b, j, e], axis=j) / total[b, i]
+    assert len(launches_of(kernel_of(td.Schedule(out, target="cuda:sm_90a"))).launches) == 1
