@@ -21,10 +21,15 @@ Window = tuple[str, str, int]  # a stage, a source of it, and the number of the 
 
 @frozen
 class ExecutionOrder:
-    """The blocks in their order, and for each window the number of the block before which it starts."""
+    """The blocks in their order, and for each window the number of the block before which it starts.
+
+    Windows are in the order in which their messages start. `arrivals` has, for blocks whose results are in
+    flight, the number of the block before which they arrive.
+    """
 
     blocks: tuple[Block, ...]
     windows: Mapping[Window, int]
+    arrivals: Mapping[Block, int]
 
     def last_block(self, stage: Stage) -> int:
         """The number of the last block of a stage, or of all stages of its interleaving."""
@@ -36,14 +41,15 @@ class ExecutionOrder:
 def execution_order(layout: Layout, stages: tuple[Stage, ...]) -> ExecutionOrder:
     """The order of stages of which those of an interleaving follow each other.
 
-    ScheduleError if steps are missing or out of order, if one reads what a later one computes, and for a
-    window that starts after it ends.
+    ScheduleError if steps are missing or out of order, if one reads what a later one computes or what has
+    not arrived, and for a window that starts after it ends.
     """
     blocks: list[Block] = []
     for interleaving, group in groups_of(stages):
         blocks += [(group[0].name, None)] if interleaving is None else steps_of(interleaving, group)
     order = _Positions(layout, {s.name: s for s in stages}, {b: n for n, b in enumerate(blocks)})
-    return ExecutionOrder(tuple(blocks), dict(order.windows()))
+    arrivals = dict(order.arrivals())
+    return ExecutionOrder(tuple(blocks), order.by_priority(dict(order.windows(arrivals))), arrivals)
 
 
 def groups_of(stages: tuple[Stage, ...]) -> list[tuple[Interleaving | None, tuple[Stage, ...]]]:
@@ -104,15 +110,91 @@ class _Positions:
     stages: Mapping[str, Stage]
     positions: Mapping[Block, int]
 
-    def windows(self) -> Iterator[tuple[Window, int]]:
+    def arrivals(self) -> Iterator[tuple[Block, int]]:
+        """Each block whose results are in flight, with the block before which they arrive."""
+        for stage in self.stages.values():
+            if stage.until is None:
+                continue
+            if stage.until not in self.stages:
+                hint = did_you_mean(stage.until, self.stages)
+                raise self._no_arrival(stage, f"no rank computes {stage.until!r} as a stage", hint)
+            blocks, others = dict(self._blocks(stage)), dict(self._blocks(self.stages[stage.until]))
+            depth, stepped = stage.levels[stage.name] - stage.fixed, None not in blocks
+            if depth > stepped:
+                hint = "communicate results at the last distributed loop or at one that is interleaved"
+                raise self._no_arrival(stage, "its loop has no order across funcs", hint)
+            together = interleaving_of(stage) is interleaving_of(self.stages[stage.until])
+            for n, at in blocks.items() if depth == stepped else [max(blocks.items(), key=lambda x: x[1])]:
+                end = others.get(n, -1) if together and depth and stepped else min(others.values())
+                if end <= at:
+                    what = f"{stage.until!r} begins before {'it' if n is None else f'step {n}'} is computed"
+                    raise self._no_arrival(stage, what, "name a func that is computed later")
+                yield (stage.name, n), end
+
+    @staticmethod
+    def _no_arrival(stage: Stage, what: str, hint: str) -> ScheduleError:
+        return ScheduleError(
+            f"results of {stage.name!r} cannot arrive until then: {what}",
+            loc=stage.state.plan(stage.name).loc,
+            label="scheduled here",
+            hint=hint,
+        )
+
+    def by_priority(self, windows: Mapping[Window, int]) -> dict[Window, int]:
+        """The windows in the order in which they start, those that are behind others after these."""
+        placed = dict[Window, int]()
+
+        def place(window: Window, waiting: tuple[Window, ...]) -> int:
+            if window not in placed:
+                first = self._windows_before(window, windows)
+                if window in waiting:
+                    what = "each of them waits for the other"
+                    raise self._not_behind(window, what, "name one of them with behind")
+                starts = [place(w, (*waiting, window)) for w in first]
+                start = max(windows[window], *starts) if starts else windows[window]
+                blocks = dict(self._blocks(self.stages[window[0]]))
+                if start > (blocks[None] if None in blocks else blocks[window[2]]):
+                    what = f"their messages start after {window[0]!r} begins"
+                    raise self._not_behind(window, what, "name what is sent before, or leave behind= away")
+                placed[window] = start
+            return placed[window]
+
+        for window in sorted(windows, key=lambda w: windows[w]):
+            place(window, ())
+        return dict(sorted(placed.items(), key=lambda item: item[1]))
+
+    def _windows_before(self, window: Window, windows: Iterable[Window]) -> list[Window]:
+        """The windows that one is behind: those of the step of the same number, or else all of the tensor."""
+        reader, source, n = window
+        first = self.stages[reader].behind.get(source)
+        if first is None:
+            return []
+        before = [w for w in windows if self.stages[w[0]].tensor_of(w[1]) == first]
+        if not before:
+            hint = f"communicate({first!r}, at=..., since=...) by the stage that reads it"
+            raise self._not_behind(window, f"{first!r} is received in no window", hint)
+        return [w for w in before if w[2] == n] or before
+
+    def _not_behind(self, window: Window, what: str, hint: str) -> ScheduleError:
+        stage, source = self.stages[window[0]], window[1]
+        return ScheduleError(
+            f"{stage.name!r} cannot receive {source!r} behind {stage.behind[source]!r}: {what}",
+            loc=stage.state.plan(stage.name).loc,
+            label="scheduled here",
+            hint=hint,
+        )
+
+    def windows(self, arrivals: Mapping[Block, int]) -> Iterator[tuple[Window, int]]:
         """Each window of the stages, with the block before which it starts."""
         for reader in self.stages.values():
             since = reader.since
-            if interleaving_of(reader) is None and not since:
+            read = (self.stages.get(reader.tensor_of(s)) for s in reader.sources)
+            in_flight = any(s is not None and s.until is not None for s in read)
+            if interleaving_of(reader) is None and not since and not in_flight:
                 continue  # stages follow what they read
             for source in reader.sources:
                 for n, begin in self._blocks(reader):
-                    ready = self._ready(reader, source, n, begin)
+                    ready = self._ready(reader, source, n, begin, arrivals)
                     if source in since and self._is_level(reader, source, n):
                         yield (reader.name, source, n or 0), max(ready, self._since(reader, source, n, begin))
 
@@ -134,21 +216,29 @@ class _Positions:
             )
         return depth == 1 or not n
 
-    def _ready(self, reader: Stage, source: str, n: int | None, begin: int) -> int:
+    def _ready(
+        self, reader: Stage, source: str, n: int | None, begin: int, arrivals: Mapping[Block, int]
+    ) -> int:
         """The position from which on the owners of a source have what a block reads of it."""
         producer = self.stages.get(reader.tensor_of(source))
         if producer is None:
             return 0
         blocks = dict(self._blocks(producer))
-        last = max(blocks.values())
+        ends = {m: arrivals.get((producer.name, m), at + 1) - 1 for m, at in blocks.items()}
+        last = max(ends.values())
         if last < begin and source not in reader.since:
             return last + 1
         is_whole = None in blocks or self._is_delivered_whole(producer)
         boxes, ready = self._boxes(reader, source, n), 0
-        for m, at in blocks.items():
-            done = last if is_whole else at
+        for m, end in ends.items():
+            done = last if is_whole else end
             if done >= ready and _meet(boxes, self._boxes(producer, producer.name, m)):
                 ready = done + 1
+                if done >= begin and producer.until is not None:
+                    step = "" if n is None else f"step {n} of "
+                    hint = f"name a func that is computed before {reader.name!r}"
+                    what = f"{step}{reader.name!r} reads them before"
+                    raise self._no_arrival(producer, what, hint)
                 if done > begin:
                     raise _reads_later(reader, producer, n, m, is_whole)
         return ready

@@ -116,6 +116,8 @@ class Stage:
     fixed_axes: tuple[tuple[int, int], ...] = field(init=False)
     has_partial_results: bool = field(init=False)  # not if each iteration computes complete values
     since: Mapping[str, str] = field(init=False)  # sources fetched in a window, with the func that begins it
+    behind: Mapping[str, str] = field(init=False)  # and with the tensor whose messages precede
+    until: str | None = field(init=False)  # the func before which results arrive, if they are in flight
 
     def __post_init__(self) -> None:
         entries = list(enumerate(self.entries))
@@ -123,8 +125,11 @@ class Stage:
         self.partial_axes = tuple(n for n, e in entries if isinstance(e, Partial))
         self.fixed_axes = tuple((n, e.coordinate) for n, e in entries if isinstance(e, Fixed))
         names, outer = {n for n, _, _ in self.definition.ranges}, set(self.outer)
-        windows = dict(self.state.plan(self.name).since)
-        self.since = {s: windows[self.tensor_of(s)] for s in self.sources if self.tensor_of(s) in windows}
+        plan, tensors = self.state.plan(self.name), {s: self.tensor_of(s) for s in self.sources}
+        windows, order = dict(plan.since), dict(plan.behind)
+        self.since = {s: windows[t] for s, t in tensors.items() if t in windows}
+        self.behind = {s: order[t] for s, t in tensors.items() if t in order}
+        self.until = plan.until
         self.has_partial_results = (
             bool(self.definition_index or self.partial_axes or dict(self.state.placed)[self.name].partial)
             or any(part.name in names and part.loops & outer for part in self.parts)

@@ -28,6 +28,7 @@ def plan_rank(distribution: Distribution, rank: int) -> RankPlan:
     owned_blocks = tuple((name, box) for name, box in boxes if box is not None)
     blocks: dict[Block, list[Step]] = {}
     windows: dict[Window, StartSteps] = {}
+    arriving: dict[int, list[Step]] = {}  # the ends of what is in flight, by the number of the block after
     tag = handle = 0
     for stage in stages:
         overlapped = stage.state.plan(stage.name).overlapped
@@ -37,22 +38,28 @@ def plan_rank(distribution: Distribution, rank: int) -> RankPlan:
         overwritten = dict(stage.state.overwrites).get(stage.name)
         if overwritten is not None and layout.owned(overwritten, at) is not None:
             run.steps.append(Free(overwritten))
-        if interleaving_of(stage) is not None or run.windows:
+        if interleaving_of(stage) is not None or run.windows or run.arriving:
             _name_copies(run, boxes_read)
         windows |= {(stage.name, *window): steps for window, steps in run.windows.items()}
+        ends = (end for (name, _), end in order.arrivals.items() if name == stage.name)
+        for n, end in enumerate(ends):
+            arriving.setdefault(end, []).extend(run.arriving.get(n, ()))
         blocks |= _blocks(run)
     freed = {-1 if n < 0 else order.last_block(stages[n]): names
              for n, names in freed_after(stages, outputs).items()}  # fmt: skip
-    early: dict[int, list[Step]] = {}
-    for window, started in windows.items():
-        n = order.windows[window]
-        early.setdefault(n, []).extend(started.sends)
+    early: dict[int, StartSteps] = {}  # by the number of the block after
+    for window, n in order.windows.items():
+        if window not in windows:
+            continue
+        early.setdefault(n, StartSteps([])).sends.extend(windows[window].sends)
         while n > 0 and not any(isinstance(s, Run) for s in blocks[order.blocks[n - 1]]):
             n -= 1
-        early.setdefault(max(n - 1, 0), []).extend(started.receives)
+        early.setdefault(max(n - 1, 0), StartSteps([])).receives.extend(windows[window].receives)
     steps: list[Step] = []
     for n, block in enumerate((None, *order.blocks), -1):
-        steps += [] if block is None else [*early.get(n, ()), *blocks[block]]
+        if block is not None:
+            started = early.get(n, StartSteps([]))
+            steps += [*started.receives, *arriving.get(n, ()), *started.sends, *blocks[block]]
         steps += [Free(name) for name in freed.get(n, ()) if layout.owned(name, at) is not None]
     stepped = [s.name for s in stages if interleaving_of(s) is not None and s.name not in outputs]
     in_parts = [name for name in stepped if not layout.placements[name].partial]

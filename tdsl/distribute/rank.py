@@ -59,6 +59,7 @@ class StageSteps:
     handles: int = 0
     windows: dict[tuple[str, int], StartSteps] = field(default_factory=dict)  # by source and iteration
     sending: dict[str, list[Step]] = field(default_factory=dict)  # ends of what is sent in windows, by source
+    arriving: dict[int, list[Step]] = field(default_factory=dict)  # the ends of deliveries in flight, by step
     starts: list[int] = field(default_factory=list)  # of the iterations of the outermost loop, and their end
     collectives: StageCollectives = field(init=False)
     partial_reads: PartialReads = field(init=False)
@@ -156,8 +157,7 @@ class StageSteps:
 
         What this rank receives is there when the iteration begins, what it sends when the next one does.
         """
-        first, step = len(self.steps), spans[self.stage.fixed :]
-        number = step[0][0] - self.stage.loops[self.stage.outer[self.stage.fixed]][0] if step else 0
+        first, number = len(self.steps), self._step_number(spans)
         fetched = self._fetch([source], spans, f" ({number})")
         window = self.windows[source, number] = StartSteps(self.steps[first:])
         self.steps[first:] = self.sending.pop(source, [])
@@ -171,6 +171,11 @@ class StageSteps:
                 handle = self._start(replace(exchange, receives=()), window.sends)
                 self.sending.setdefault(source, []).append(Finish(handle))
         return fetched
+
+    def _step_number(self, spans: Spans) -> int:
+        """The number of the step of the outermost loop in which an iteration is; 0 outside of that loop."""
+        step = spans[self.stage.fixed :]
+        return step[0][0] - self.stage.loops[self.stage.outer[self.stage.fixed]][0] if step else 0
 
     def _start(self, exchange: Exchange, steps: list[Step] | None = None) -> int:
         """Append the start of an exchange to the steps, or to others; returns its handle."""
@@ -302,6 +307,10 @@ class StageSteps:
 
     # -- results
 
+    def _slot(self, spans: Spans) -> str:
+        """A suffix for buffers of results, several of which are there at a time if they are in flight."""
+        return "" if self.stage.until is None else f" ({self._step_number(spans)})"
+
     def _allocate_target(self, spans: Spans) -> str | None:
         """Allocate the buffer for the results of the iterations inside; None if there are no results.
 
@@ -317,7 +326,7 @@ class StageSteps:
         if owned_box is not None and contains(owned_box, box) and is_final:
             self.buffers[stage.name] = stage.name
         else:
-            name = f"{stage.name} at {stage.outer[len(spans) - 1]}"
+            name = f"{stage.name} at {stage.outer[len(spans) - 1]}{self._slot(spans)}"
             self.buffers[stage.name] = name
             self.steps.append(Allocate(name, stage.name, box))
         return self.buffers[stage.name]
@@ -361,25 +370,31 @@ class StageSteps:
             is_reduced = True
         merges: list[tuple[int, Step]] = []
         sends = [] if is_reduced else list(self._result_sends(spans, target, merges))
-        receives = list(self._result_receives(inner, merges))
-        gathered: list[Message] = []
+        receives = list(self._result_receives(inner, merges, self._slot(spans)))
+        exchanges, gathered = list[Exchange](), list[Message]()
         if isinstance(collective, Gather):
             members = set(collective.ranks)
             gathered = [m for m in receives if m.rank in members]
             receives = [m for m in receives if m.rank not in members]
-            self._append_exchanges(Exchange(tuple(sends), tuple(gathered), collective.kind, collective.ranks))
+            exchanges = [Exchange(tuple(sends), tuple(gathered), collective.kind, collective.ranks)]
             sends = []
         buffers = [m for m in receives if m.buffer != name]
         self.steps += [Allocate(m.buffer, name, m.box) for m in buffers]
         exchange_ranks: tuple[int, ...] = ()
         if sends and receives and self.stage.combine is None:
             exchange_ranks = self.collectives.all_to_all_ranks(name, self.at, inner)
-        self._append_exchanges(self._all_to_all(name, sends, receives, exchange_ranks))
-        self.steps += [step for _, step in sorted(merges, key=lambda j: j[0])]
-        self.steps += [Free(m.buffer) for m in buffers]
+        exchanges.append(self._all_to_all(name, sends, receives, exchange_ranks))
+        exchanges = [x for x in exchanges if x.sends or x.receives]
+        ends = [step for _, step in sorted(merges, key=lambda j: j[0])]
+        ends += [Free(m.buffer) for m in buffers]
         self.tag += 1
         if target is not None and target != name:
-            self.steps.append(Free(target))
+            ends.append(Free(target))
+        if self.stage.until is None:
+            self.steps += [*exchanges, *ends]
+        else:
+            handles = [self._start(x) for x in exchanges]
+            self.arriving[self._step_number(spans)] = [*map(Finish, handles), *ends]
 
     def _append_reduction(self, reduction: Reduce, is_final: bool) -> None:
         """Append a reduction of results; unless `is_final`, merge it with those of other iterations."""
@@ -434,7 +449,7 @@ class StageSteps:
                 elif target != name:
                     merges.append((grid.rank(self.at), combine(target, name, piece)))
 
-    def _result_receives(self, inner: Spans, merges: list[tuple[int, Step]]) -> Iterator[Message]:
+    def _result_receives(self, inner: Spans, merges: list[tuple[int, Step]], slot: str) -> Iterator[Message]:
         """The messages with others' results for this rank's block, except reductions; appends to `merges`."""
         name, combine = self.stage.name, self.stage.combine
         for writer, box in self.partners.writers(inner):
@@ -443,7 +458,7 @@ class StageSteps:
             ):
                 continue
             rank = self.layout.grid.rank(writer)
-            buffer = name if combine is None else f"{name} from {rank}"
+            buffer = name if combine is None else f"{name} from {rank}{slot}"
             if combine is not None:
                 merges.append((rank, Merge(buffer, name, box)))
             yield Message(rank, self.tag, buffer, box)

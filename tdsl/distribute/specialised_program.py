@@ -100,7 +100,8 @@ class SpecialisedProgram:
     def _volume(self, plan: Plan) -> Volume:
         """What all ranks communicate; of steps in an order of their own the memory is that of the plans."""
         volume = self.distribution.volume()
-        if not self.state.interleaved and not self.distribution.order.windows:
+        order = self.distribution.order
+        if not self.state.interleaved and not order.windows and not order.arrivals:
             return volume
         peaks = [cost(rank_plan, plan.sizes).peak_memory for rank_plan in plan]
         return replace(volume, peak_memory=np.array(peaks))

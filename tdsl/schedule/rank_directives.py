@@ -60,7 +60,8 @@ class RankDirectives(StageDirectives):
     def communicate(
         self, tensors: TensorLike | Sequence[TensorLike], at: LoopLike, *, prefetch: int = 0,
         deterministic: bool = False, overlap: bool = False, routed: bool | None = None,
-        since: Func | StageDirectives | str | None = None,
+        since: Func | StageDirectives | str | None = None, until: Func | StageDirectives | str | None = None,
+        behind: TensorLike | None = None,
     ) -> Self:  # fmt: skip
         """Receive the parts of tensors that this stage reads at the start of every iteration of a loop.
 
@@ -74,13 +75,19 @@ class RankDirectives(StageDirectives):
 
         With `since`, a func that is computed before, messages are in flight from when that func begins, or
         what they carry is computed, if that is later. Of interleaved loops this is the step of the same
-        number. The buffer for them is then allocated at that time.
+        number. The buffer for them is then allocated at that time. With `behind`, a tensor that is received
+        in such a window, too, messages start after those of it: these have priority.
+
+        With `until`, a func that is computed later, results of this stage are sent when they are computed,
+        and arrive before that func begins, or its step of the same number; they may be read from then on.
+        Partial results are combined in rank order.
         """
         listed = tensors if isinstance(tensors, list | tuple) else (tensors,)
         names = tuple(self.schedule.source_name(t) for t in listed)
         options = {"prefetch": prefetch, "deterministic": deterministic, "overlap": overlap}
-        window = None if since is None else self.schedule.source_name(since)
-        given = only_given(**{k: v or None for k, v in options.items()}, routed=routed, since=window)
+        named = {"since": since, "until": until, "behind": behind}
+        window = {k: None if v is None else self.schedule.source_name(v) for k, v in named.items()}
+        given = only_given(**{k: v or None for k, v in options.items()}, routed=routed, **window)
         return self.do("communicate", tensors=names, at=self.loop_name(at), **given)
 
     def rotate(self, loop: LoopLike, by: LoopLike | Sequence[LoopLike]) -> Loop:

@@ -234,13 +234,15 @@ def check_local_updates(f: FuncDef, definition: int, nest: Nest, name: str) -> N
 def communicate(
     state: State, func: str, definition: int, *, tensors: tuple[str, ...], at: str, prefetch: int = 0,
     deterministic: bool = False, overlap: bool = False, routed: bool | None = None, since: str | None = None,
+    until: str | None = None, behind: str | None = None,
 ) -> State:  # fmt: skip
     """Receive the tensors that a loop's body reads when an iteration starts; send its results at its end.
 
     With `prefetch`, receives start that many iterations ahead and overlap with computation; with `overlap`,
     the points that read local elements only are computed meanwhile. With `routed`, elements that data select
     are received by an all-to-all of their rows; if it is False, by that of their box. With `since`, messages
-    are in flight from the begin of that func on.
+    are in flight from the begin of that func on, after those of `behind`; with `until`, those of results are,
+    until that func begins.
     """
     plan = state.plan(func)
     if not plan.distributed:
@@ -290,10 +292,7 @@ def communicate(
             "messages with two times to start",
             "name what is read with since, without prefetch, overlap and routed",
         )
-    if since is not None and (since == func or not state.program.has_func(since)):
-        raise Illegal(
-            f"{since!r} is no other func", did_you_mean(since, [f.name for f in state.program.funcs])
-        )
+    _check_windows(state, func, tensors, at, since, until, behind)
     for tensor in tensors if routed else ():
         if not any(data_axes(r.index) for r in _reads_of(state, reads, tensor)):
             raise Illegal(
@@ -307,8 +306,35 @@ def communicate(
     plan = replace(
         plan, communicated=communicated, ahead=ahead, overlapped=overlapped, routed=(*plan.routed, *said),
         since=(*plan.since, *((tensor, since) for tensor in dict.fromkeys(tensors) if since is not None)),
+        behind=(*plan.behind, *((tensor, behind) for tensor in dict.fromkeys(tensors) if behind is not None)),
+        until=until or plan.until,
     )  # fmt: skip
-    return state.with_plan(func, replace(plan, deterministic=plan.deterministic or deterministic))
+    in_order = plan.deterministic or deterministic
+    if until is not None and state.program.func(func).definitions[definition].combine is not None:
+        in_order = True  # by messages, which can be in flight
+    return state.with_plan(func, replace(plan, deterministic=in_order))
+
+
+def _check_windows(
+    state: State, func: str, tensors: tuple[str, ...], at: str,
+    since: str | None, until: str | None, behind: str | None,
+) -> None:  # fmt: skip
+    """Raise Illegal unless each bound of a window is another func, and of what it may be a bound."""
+    if behind is not None and (since is None or behind in tensors):
+        raise Illegal(
+            f"{', '.join(map(repr, tensors))} cannot be received behind {behind!r}",
+            "name another tensor that is received in a window, and with since when this one starts",
+        )
+    if until is not None and (tensors != (func,) or state.plan(func).until is not None):
+        raise Illegal(
+            "only results of a func are sent until another one begins",
+            f"name them alone, once: communicate({func!r}, at={at!r}, until={until!r})",
+        )
+    for other in (since, until):
+        if other is not None and (other == func or not state.program.has_func(other)):
+            raise Illegal(
+                f"{other!r} is no other func", did_you_mean(other, [f.name for f in state.program.funcs])
+            )
 
 
 def _reads_of(state: State, funcs: set[str], tensor: str) -> Iterator[Read]:

@@ -109,8 +109,9 @@ def _call_text(d: Directive) -> str:
             return f"{stage}.distribute({_value(a['loops'])}, {grid_text(a['grid'], 'td.')})"
         case "communicate":
             rest = _options(
-                a, "tensors", "at", prefetch=0, deterministic=False, overlap=False, routed=None, since=None
-            )
+                a, "tensors", "at", prefetch=0, deterministic=False, overlap=False, routed=None, since=None,
+                until=None, behind=None,
+            )  # fmt: skip
             return f"{stage}.communicate({_value(a['tensors'])}, at={_value(a['at'])}{rest})"
         case "rotate":
             return f"{stage}.rotate({_value(a['loop'])}, by={_value(a['by'])})"

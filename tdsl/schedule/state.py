@@ -287,8 +287,9 @@ class FuncPlan:
     its own part of partial sources. `communicated` maps a tensor or func to the loop at which it is received,
     or sent to its owners, `ahead` to the iterations before its use; `overlapped` are received while
     points that read local elements are computed. `routed` are those of which the rows that data select are
-    received, or if False never so. `since` has, for tensors that are received early, the func at
-    whose begin. If `deterministic`, partial results combine in rank order.
+    received, or if False never so. `since` has, for tensors that are received early, the func at whose begin,
+    `behind` the tensor after whose messages; `until` is the func before whose begin results arrive. If
+    `deterministic`, partial results combine in rank order.
     `policies` has the cache policy of the loads of each source that has one.
     `filled`: a copy that is 0 beyond the edges of its source. `extents` are fixed extents of dimensions, the
     same wherever the func is computed, None for the largest that is needed.
@@ -320,6 +321,8 @@ class FuncPlan:
     overlapped: tuple[str, ...] = ()
     routed: tuple[tuple[str, bool], ...] = ()
     since: tuple[tuple[str, str], ...] = ()
+    behind: tuple[tuple[str, str], ...] = ()
+    until: str | None = None
     deterministic: bool = False
     scheduled: bool = False
     loc: Loc | None = field(default=None, compare=False)

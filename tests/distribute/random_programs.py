@@ -203,6 +203,7 @@ def schedule(seed: int, distribution: int, ranks: tuple[int, ...] = RANKS) -> td
     s = td.Schedule(program.out)
     for t in s.program.inputs:
         s.place(t.name, _placement(c, len(t.shape), grid, None), grid)
+    ranks_of: dict[str, Any] = {}
     for name, loops in program.loops.items():
         f = s.program.func(name)
         combine = f.definitions[-1].combine
@@ -214,10 +215,11 @@ def schedule(seed: int, distribution: int, ranks: tuple[int, ...] = RANKS) -> td
         parts = 4 if name in program.linear else 1
         s.place(name, _placement(c, len(f.variables), grid, op, entries, parts), grid)
         stage = s[name].update(0) if program.update else s[name]
-        outer = stage.distribute(entries, grid)
+        ranks_of[name] = outer = stage.distribute(entries, grid)
         _communicate(c, s, stage, outer, combine is not None)
         if outer:
             _overlap(Chooser(seed, 3, distribution), s, stage, outer)
+    _windows(Chooser(seed, 5, distribution), s, ranks_of)
     if Chooser(seed, 4, distribution).yes():
         s.donate(*(t.name for t in s.program.inputs))
     return s
@@ -238,6 +240,21 @@ def _overlap(c: Chooser, s: Any, stage: Any, outer: Any) -> None:
             and c.yes()
         ):
             stage.communicate(name, at=(steps or [outer[-1]])[0], overlap=True)
+
+
+def _windows(c: Chooser, s: Any, ranks_of: dict[str, Any]) -> None:
+    """Of two distributed funcs, have results of the first and sources of the second in flight."""
+    named = [f.name for f in s.program.funcs if ranks_of.get(f.name)]
+    if len(named) < 2:
+        return
+    first, second = named
+    plan = s.state.plan(first)
+    if first not in dict(plan.communicated) and c.yes():
+        s[first].communicate(first, at=ranks_of[first][-1], until=second)
+    said = dict(s.state.plan(second).communicated)
+    for read in dict.fromkeys(r.name for d in s.program.func(second).definitions for r in d.reads):
+        if read in dict(s.state.placed) and read not in (second, *said) and c.yes():
+            s[second].communicate(read, at=ranks_of[second][-1], since=first)
 
 
 def gathered(c: Chooser) -> RandomProgram:

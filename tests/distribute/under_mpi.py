@@ -12,6 +12,7 @@ from tests.distribute import pipelined
 from tests.distribute.matmuls import cube, flat, matmul, two_and_a_half
 from tests.distribute.test_entries import factors, two_products
 from tests.distribute.test_results import histogram
+from tests.distribute.test_windows import gradients_in_flight
 
 rng = np.random.default_rng(0)
 a, b = rng.integers(-9, 9, (11, 13)).astype(float), rng.integers(-9, 9, (13, 7)).astype(float)
@@ -111,6 +112,8 @@ def collective_programs() -> list[tuple[td.Schedule, list[np.ndarray], np.ndarra
     s = td.Schedule(f).place("t", "ij -> i *", grid).place("f", "j -> * *", grid)
     s[f].distribute((i, "*"), grid)
     cases.append((s, [c], c.sum(0)))
+    x = rng.integers(-9, 9, (8, 7))
+    cases += [(gradients_in_flight("v", entry), [x], -x.sum(0)) for entry in ("i", "*")]
     for n, index in ((11, lambda i: 10 - i), (16, lambda i: i ^ 4)):  # two boxes of one tensor
         x, f = td.Tensor("x", (n,), td.f64), td.Func("f")
         f[i] = x[i] - 3 * x[index(i)]

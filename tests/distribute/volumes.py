@@ -54,7 +54,7 @@ def assert_volume_is_of_plan(program: Any, what: str = "") -> None:
     recorded: list[Communication] = []
     v = volume(program.layout, program.stages, program.inputs, program.outputs, plan.sizes, recorded.append)
     has_own_order = (
-        program.state.interleaved or program.distribution.order.windows
+        program.state.interleaved or program.distribution.order.windows or program.distribution.order.arrivals
     )  # then memory is the plan's
     assert [c.tag for c in recorded] == list(range(len(recorded)))
     for rank in plan:
