@@ -433,12 +433,10 @@ def task_funcs_and_sources(state: State, f: FuncDef) -> tuple[tuple[FuncDef, ...
     computed, missing = {f.name}, {f.name}
     sources: dict[str, None] = {}
     task_funcs = []
-    for g in reversed(state.program.funcs):
-        if not missing:
-            break
-        if g.name not in missing:
-            continue
-        missing.remove(g.name)
+    while missing:
+        (name,) = state.in_order(missing)[-1:]
+        missing.remove(name)
+        g = state.program.func(name)
         if g is not f:
             task_funcs.append(g)
         for d in g.definitions:

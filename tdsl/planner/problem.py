@@ -237,6 +237,8 @@ class PricedFunc:
     choices: Choices
     tasks: Table
     rows: Mapping[str, tuple[PriceRow, ...]]
+    seconds: Mapping[str, Table]  # of the rows of a tensor, in one table
+    buffers: Mapping[str, Table]  # bytes; of the tensors for which there are any
 
 
 def _price(
@@ -264,7 +266,13 @@ def _price(
             tasks.append(tasks[same])
             for t, numbers in moved.items():
                 rows[t].append(rows[t][same].taken(numbers or ()))
-    return PricedFunc(choices, np.array(tasks), {t: tuple(x) for t, x in rows.items()})
+    shapes = {t: (len(rows[t]), len(placements[t])) for t in tensors}
+    seconds = {t: np.array([row.seconds for row in rows[t]], float).reshape(shapes[t]) for t in tensors}
+    buffers = {t: np.array([row.buffers for row in rows[t]], float).reshape(shapes[t]) for t in tensors}
+    return PricedFunc(
+        choices, np.array(tasks), {t: tuple(x) for t, x in rows.items()}, seconds,
+        {t: x for t, x in buffers.items() if np.any(x)},
+    )  # fmt: skip
 
 
 def _priced_rows(
@@ -289,9 +297,7 @@ def _add_func(
 ) -> None:  # fmt: skip
     """Add the tables of a func, which are those of a func `priced` of equal structure."""
     loops, names = ("loops", f.name), dict(zip(known.tensors, structure.tensors, strict=True))
-    space.strategies[f.name] = tuple(
-        known.renamed(priced, s, f, structure.tensors) for s in prices.choices.strategies
-    )
+    space.strategies[f.name] = known.renamed(priced, prices.choices.strategies, f, structure.tensors)
     space.refused[f.name] = prices.choices.refused if f is priced else {}
     space.problem.add(loops, prices.tasks)
     space.tasks[f.name] = prices.tasks
@@ -300,12 +306,9 @@ def _add_func(
         t = names[tensor]
         space.prices[f.name, t] = rows
         space.problem.add(("place", t), np.zeros(len(space.placements[t])))
-        shape = len(rows), len(space.placements[t])
-        table = np.array([row.seconds for row in rows], float).reshape(shape)
-        bytes_of = np.array([row.buffers for row in rows], float).reshape(shape)
-        space.problem.add_pair(loops, ("place", t), table)
-        if np.any(bytes_of):
-            buffers[loops, ("place", t)] = bytes_of
+        space.problem.add_pair(loops, ("place", t), prices.seconds[tensor])
+        if tensor in prices.buffers:
+            buffers[loops, ("place", t)] = prices.buffers[tensor]
     space.problem.buffers.append(buffers)
 
 

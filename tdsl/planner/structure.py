@@ -25,20 +25,23 @@ class Structure:
     definitions: tuple[FuncDef, ...]
     tensors: tuple[str, ...]
 
-    def renamed(self, f: FuncDef, strategy: Strategy, other: FuncDef, tensors: tuple[str, ...]) -> Strategy:
-        """A strategy of `f`, which has this structure, with the names of `other`, which has the same one."""
-        n = strategy.definition
-        variables = dict(
-            zip(f.definitions[n].variables, other.definitions[n].variables, strict=True)
-        )  # fmt: skip
+    def renamed(
+        self, f: FuncDef, strategies: tuple[Strategy, ...], other: FuncDef, tensors: tuple[str, ...]
+    ) -> tuple[Strategy, ...]:  # fmt: skip
+        """Strategies of `f`, which has this structure, with the names of `other`, which has the same one."""
+        used = {x for strategy in strategies for x in strategy.axes}
         names = dict(zip(self.tensors, tensors, strict=True))
-
-        def entry(x: AxisStrategy) -> AxisStrategy:
-            if isinstance(x, frozenset):
-                return frozenset(names[t] for t in x)
-            return variables[x] if isinstance(x, str) and x in variables else x
-
-        return Strategy(n, tuple(map(entry, strategy.axes)))
+        new: dict[tuple[int, AxisStrategy], AxisStrategy] = {}
+        for n, (d, e) in enumerate(zip(f.definitions, other.definitions, strict=True)):
+            variables = dict(zip(d.variables, e.variables, strict=True))
+            for x in used:
+                if isinstance(x, frozenset):
+                    new[n, x] = frozenset(names[t] for t in x)
+                else:
+                    new[n, x] = variables.get(x, x) if isinstance(x, str) else x
+        if all(x == y for (_, x), y in new.items()):
+            return strategies
+        return tuple(Strategy(s.definition, tuple(new[s.definition, x] for x in s.axes)) for s in strategies)
 
 
 def structure_of(state: State, f: FuncDef) -> Structure:
