@@ -139,6 +139,9 @@ class _Rest:
         return {v: whole[v] for v in self.sizes}
 
 
+least_of = np.minimum.reduce  # without the checks of arguments of `min`, of tables with few entries
+
+
 def _sweep(
     unary: list[Table], edges: list[list[_Edge]], order: Iterable[int], *, forward: bool
 ) -> tuple[list[int], float]:
@@ -154,13 +157,13 @@ def _sweep(
             costs += e.received
             chosen += e.table[:, choice[e.other]] if is_behind else e.received
         choice[n] = int(chosen.argmin())
-        least = float(costs.min())
+        least = float(least_of(costs))
         bound += least
         costs = (costs - least) / max(1, sum(behind), len(behind) - sum(behind))
         for e, is_behind in zip(edges[n], behind, strict=True):
             if not is_behind:
-                message = (e.table + (costs - e.received)[:, None]).min(axis=0)
-                least = float(message.min())
+                message = least_of(e.table + (costs - e.received)[:, None])
+                least = float(least_of(message))
                 bound += least
                 e.sent[:] = message - least
     return choice, bound

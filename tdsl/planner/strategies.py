@@ -20,7 +20,7 @@ from tdsl.placement.notation import Blocks, Copies, Entry, Fixed, Partial, Place
 from tdsl.placement.ownership import SpanBox
 from tdsl.schedule.linear import NotLinear, check_linear
 from tdsl.schedule.ranks import distribute
-from tdsl.schedule.state import Illegal, Inline, Root, State, fresh_plan
+from tdsl.schedule.state import AxisEntry, Illegal, Inline, Root, State, fresh_plan
 
 AxisStrategy = str | int | frozenset[str]  # a variable, "*", a coordinate, or the sources that are partial
 MAX_LINEAR_SOURCES = 4  # sources of a func of which all subsets are tried as partial
@@ -76,12 +76,12 @@ def repeated(f: FuncDef) -> int | Literal["*"]:
 
 def with_all_distributed(state: State, grid: Grid) -> State:
     """The state in which every func that is not inlined is distributed, those that were not by "*"."""
-    entries = {"*": Copies(), 0: Fixed(0)}
     plans = dict(state.plans)
     for f in state.program.funcs:
         plan = state.plan(f.name)
         if not (plan.distributed or isinstance(plan.place, Inline)):
-            everywhere = (entries[repeated(f)],) * len(grid.axes)
+            entry: AxisEntry = Copies() if repeated(f) == "*" else Fixed(0)
+            everywhere = (entry,) * len(grid.axes)
             plans[f.name] = replace(fresh_plan(f), distributed=everywhere, place=Root())
     return replace(state, grid=grid, plans=tuple(plans.items()))
 

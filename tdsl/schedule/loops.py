@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import combinations
+from itertools import chain, combinations
 from typing import TypeVar
 
 from tdsl.errors import did_you_mean
@@ -286,14 +286,10 @@ def reorder(state: State, func: str, definition: int, *, loops: tuple[str, ...])
     new = tuple(by_name[next(order)] if x.name in names else x for x in nest.loops)
     reordered = replace(nest, loops=new)
     ordered = (*nest.ordered, *combinations(names, 2))
-    kept = tuple(dict.fromkeys(p for p in ordered if _is_kept(reordered, *p)))
+    position = {x: n for n, x in enumerate(reordered.names())}
+    at = {x: [position[part] for part in parts_of(reordered, x)] for x in dict.fromkeys(chain(*ordered))}
+    kept = tuple(p for p in dict.fromkeys(ordered) if all(a < b for a in at[p[0]] for b in at[p[1]]))
     return replace_nest(state, func, definition, replace(reordered, ordered=kept))
-
-
-def _is_kept(nest: Nest, outer: str, inner: str) -> bool:
-    """True if all pieces of a loop are outside of all pieces of another one."""
-    outer_parts, inner_parts = (parts_of(nest, x) for x in (outer, inner))
-    return all(nest.position(a) < nest.position(b) for a in outer_parts for b in inner_parts)
 
 
 def set_kind(state: State, func: str, definition: int, name: str, kind: str) -> State:
