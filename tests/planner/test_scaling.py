@@ -1,5 +1,7 @@
 """Equal layers are priced once, whatever their names; graphs are planned as a whole, with their gradients."""
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -50,6 +52,21 @@ def test_funcs_that_differ_in_more_than_names_have_their_own_prices(priced):
     planned = td.Schedule(*funcs.values()).plan(td.Cluster(ranks=2, **SLOW), fix=fix)
     assert priced == ["rows", "columns", "sums", "longer", "doubles"]
     assert (planned.loops("rows")[1], planned.loops("same")[1]) == (("i",), ("b",))
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_is_collected_after_a_plan_if_it_was_before(enabled):
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        s, same = layers(8, 8, 2)
+        s.plan(td.Cluster(ranks=2), fix=same)
+        assert gc.isenabled() is enabled
+        with pytest.raises(td.ScheduleError):
+            layers(8, 8, 2)[0].plan(td.Cluster(ranks=2), memory=1)
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 def test_a_graph_with_its_gradient_runs_on_ranks_as_on_one():
