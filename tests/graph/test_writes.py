@@ -53,6 +53,8 @@ def by_mask(x):
     x[x == 2] += 1
     x[:, 0][x[:, 0] > 3] = x[0, 1]
     x[x[:, 1] > 1] = x[1]
+    x[x > 4] = x[x > 4] * 2 - 1  # two masks of the same calls
+    x[np.arange(3) > 1] = x[:1] + 1  # a mask that is known
     return chosen.sum(), chosen.max(), (chosen * 2 - 1).mean(), np.std(chosen), x[x[:, 2] > 1].sum(axis=0)
 
 
@@ -76,6 +78,10 @@ def created(x):
     weights[1] = weights[0] + 3
     table = np.array([[x[0, 0], 1.0], [2.0, x[1, 1]]])
     grid, _ = np.meshgrid(np.arange(3), np.arange(2))
+    if isinstance(x, np.ndarray) and issubclass(type(x), np.ndarray):
+        column = np.ndarray((2, 1), dtype=x.dtype)
+        column[...] = x[:2, :1]
+        grid = grid + column
     return x @ weights, table, grid, np.asarray(x).shape, isinstance(weights.tolist(), list)
 
 
@@ -179,6 +185,7 @@ GLOBAL = np.zeros(3)
         (lambda x: assign(x, x[0].astype(int), 1), TypeMismatch, "indices that are the same in every call"),
         (lambda x: x.astype(int).__iadd__(0.5), TypeMismatch, "float64 is not written to an array of type"),
         (lambda x: assign(GLOBAL, 0, x[0, 0]), DefinitionError, "(?s)has no values.*created in the function"),
+        (lambda x: x[: x[0, 0].astype(int)], DefinitionError, "has no values"),
         (lambda x: x[x > 0], TypeMismatch, "index of type bool"),
         (lambda x: x[x > 0] + x[0], TypeMismatch, "index of type bool"),
         (lambda x: x[x > 0].sum(axis=1), TypeMismatch, "index of type bool"),
