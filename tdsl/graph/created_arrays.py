@@ -66,7 +66,9 @@ def _creator(trace: Recorder, function: Callable[..., Any]) -> Callable[..., Any
             return _converted(first, name, *args[1:], **options)
         if isinstance(first, list | tuple) and has_symbols(first) and name in {"array", *_CONVERSIONS}:
             return _converted(_stack(first), name, *args[1:], **options)
-        return as_created(trace, function(*args, **options))
+        result = function(*args, **options)
+        captured = name in _CONVERSIONS and isinstance(first, np.ndarray)  # a constant, as without a call
+        return result if captured else as_created(trace, result)
 
     create.__name__ = name
     return create
@@ -75,7 +77,8 @@ def _creator(trace: Recorder, function: Callable[..., Any]) -> Callable[..., Any
 def as_created(trace: Recorder, result: Any) -> Any:
     """Arrays of NumPy, also in lists and tuples, as symbols with known values; anything else unchanged."""
     if isinstance(result, list | tuple):
-        return type(result)(as_created(trace, part) for part in result)
+        parts = [as_created(trace, part) for part in result]
+        return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)  # as of np.linalg
     return Symbol.created(trace, np.array(result)) if isinstance(result, np.ndarray) else result
 
 

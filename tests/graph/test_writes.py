@@ -6,6 +6,8 @@ import pytest
 import tdsl as td
 from tdsl.errors import DefinitionError, IndexBoundError, RequireError, ShapeError, TypeMismatch
 
+GLOBAL = np.zeros(3)
+
 
 def assign(x, index, value):
     x[index] = value
@@ -82,7 +84,10 @@ def created(x):
         column = np.ndarray((2, 1), dtype=x.dtype)
         column[...] = x[:2, :1]
         grid = grid + column
-    return x @ weights, table, grid, np.asarray(x).shape, isinstance(weights.tolist(), list)
+    values, vectors = np.linalg.eigh(np.array([[2.0, 0.0], [0.0, 1.0]]))
+    vectors[0] = values * x[0, 0]
+    shift = np.asarray(GLOBAL)[:1] + 1
+    return x @ weights + shift, table, grid, np.asarray(x).shape, isinstance(weights.tolist(), list), vectors
 
 
 CASES = {
@@ -169,9 +174,6 @@ def test_writes_to_created_arrays_have_gradients():
 def test_an_extremum_of_no_elements_is_an_error_of_the_call():
     with pytest.raises(RequireError, match="maximum which has no identity"):
         td.Graph(lambda x: x[x > 5].max())(np.ones(4))
-
-
-GLOBAL = np.zeros(3)
 
 
 @pytest.mark.parametrize(
