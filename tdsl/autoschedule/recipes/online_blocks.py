@@ -320,18 +320,16 @@ def _fill(chain: OnlineChain, plan: OnlineBlocks, rows: Place, tiles: Place) -> 
             _unroll_last(stage, (row, chain.column))
             continue
         _pad_rows(stage, trees)
+        cuts = {c.axis: c for c in trees[name][1].cuts}
         if TERM not in roles.values():  # a row for each thread, or several
-            each = -(-plan.rows // (plan.rows // plan.each[0] * columns))
-            _on_threads(stage, *stage.split(stage.split(row, each)[0] if each > 1 else row, columns))
+            first = stage.split(row, cuts[row].each)[0] if cuts[row].each > 1 else row
+            _on_threads(stage, *stage.split(first, columns))
             _unroll_terms(stage)
         elif d.init is None and not read:
             stage.cooperate()
         else:
             term = next(v for v, role in roles.items() if role == TERM)
-            (ty, inner), (tx, few) = (
-                stage.split(row, plan.each[0]),
-                stage.split(term, -(-plan.terms // columns)),
-            )
+            (ty, inner), (tx, few) = (stage.split(v, cuts[v].each) for v in (row, term))
             outer = [v for v in d.free if v not in (row, term)]
             stage.reorder(*outer, ty, tx, *_unroll_terms(stage), inner, few)
             _on_threads(stage, ty, tx)
