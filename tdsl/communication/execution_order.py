@@ -6,7 +6,9 @@ for its end: so no rank waits for another one that waits for it. The order is ve
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field
 
 from tdsl.communication.collective import Layout
 from tdsl.communication.stages import Stage
@@ -109,6 +111,7 @@ class _Positions:
     layout: Layout
     stages: Mapping[str, Stage]
     positions: Mapping[Block, int]
+    accessed: dict[tuple[str, str, int | None], set[SpanBox]] = field(default_factory=dict)  # by `_boxes`
 
     def arrivals(self) -> Iterator[tuple[Block, int]]:
         """Each block whose results are in flight, with the block before which they arrive."""
@@ -268,6 +271,9 @@ class _Positions:
 
     def _boxes(self, stage: Stage, tensor: str, n: int | None) -> set[SpanBox]:
         """The boxes of a source, or of the results of a stage, that all ranks access in a block."""
+        key = stage.name, tensor, n
+        if key in self.accessed:
+            return self.accessed[key]
         step: tuple[tuple[int, int], ...] = ()
         if n is not None:
             first = stage.loops[stage.outer[stage.fixed]][0] + n
@@ -276,7 +282,8 @@ class _Positions:
         for at in map(self.layout.grid.coordinates, range(self.layout.grid.size)):
             spans = (*((p, p + 1) for p in at), *step)
             boxes.add(stage.written_box(spans) if tensor == stage.name else stage.read_box(tensor, spans))
-        return {box for box in boxes if box is not None}
+        self.accessed[key] = {box for box in boxes if box is not None}
+        return self.accessed[key]
 
     def _is_delivered_whole(self, stage: Stage) -> bool:
         """True if the owners of a func have its elements after the last step only."""
@@ -292,8 +299,23 @@ class _Positions:
         return False
 
 
-def _meet(boxes: Iterable[SpanBox], others: Iterable[SpanBox]) -> bool:
-    return any(intersection(a, b) is not None for a in boxes for b in others)
+def _meet(boxes: set[SpanBox], others: set[SpanBox]) -> bool:
+    """True if a box of one set intersects one of the other.
+
+    Others are looked up by where they begin in the dimension with most begins: sets have a box for each rank.
+    """
+    dims = range(len(next(iter(others), ())))
+    if not boxes or not others or not dims:
+        return bool(boxes and others)
+    dim = max(dims, key=lambda d: len({box[d][0] for box in others}))
+    ordered = sorted(others, key=lambda box: box[dim][0])
+    begins, longest = [box[dim][0] for box in ordered], max(box[dim][1] - box[dim][0] for box in ordered)
+    for box in boxes:
+        lo, hi = box[dim]
+        candidates = ordered[bisect_right(begins, lo - longest) : bisect_left(begins, hi)]
+        if any(intersection(box, other) is not None for other in candidates):
+            return True
+    return False
 
 
 def _reads_later(reader: Stage, source: Stage, n: int | None, m: int | None, is_whole: bool) -> ScheduleError:

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.communication.execution_order import _meet
 from tdsl.communication.steps import Allocate, Exchange, Finish, Free, RankPlan, Run, Start
 from tdsl.distribute.check import check
+from tdsl.placement.ownership import intersection
+from tdsl.placement.spans import block_cyclic
 from tests.distribute.pipelined import arrays, chain, gradients, on_stages, steps_of, training
 from tests.distribute.volumes import assert_volume_is_of_plan
 
@@ -305,3 +308,24 @@ def test_orders_of_no_stages_are_refused(order: Any) -> None:
             order(stages, steps)
     with pytest.raises(td.ScheduleError, match="7 steps are no multiple of 2 stages"):
         td.recipes.interleaved_one_f_one_b(2, 7, 2)
+
+
+@pytest.mark.parametrize("ndim", [0, 1, 2])
+def test_boxes_of_ranks_meet_where_two_of_them_intersect(ndim: int) -> None:
+    """As found pair by pair; sets of boxes may be empty, and boxes have gaps."""
+    rng = np.random.default_rng(ndim)
+
+    def box() -> tuple[Any, ...]:
+        spans = ((lo, lo + n) for lo, n in rng.integers((0, 1), (40, 4), (ndim, 2)).tolist())
+        return tuple(
+            block_cyclic((lo, hi + 9), 1, 3, lo) if rng.random() < 0.2 else (lo, hi) for lo, hi in spans
+        )
+
+    outcomes = set()
+    for _ in range(100):
+        a = {box() for _ in range(rng.integers(0, 4))}
+        b = {tuple((int(lo), int(hi)) for lo, hi in box()) for _ in range(rng.integers(0, 4))}
+        expected = any(intersection(x, y) is not None for x in a for y in b)
+        assert _meet(a, b) is _meet(b, a) is expected
+        outcomes.add(expected)
+    assert outcomes == {True, False}
