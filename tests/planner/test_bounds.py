@@ -76,3 +76,9 @@ def test_a_grid_that_cannot_be_better_is_not_priced(monkeypatch):
     assert planned.grid.shape == (4, 4, 4) and priced == [(4, 4, 4)]
     assert planned.gap == 0
     assert "Grid(rank=64) at least" in str(planned)
+
+
+def test_a_product_on_65536_ranks_has_a_proved_plan():
+    planned = product(512, 512, 512).plan(td.Cluster(ranks=65536))
+    assert planned.grid.shape == (256, 256) and planned.gap == 0
+    assert len(planned.tried) == len([*Cluster(ranks=65536).grids(search.MAX_AXES)])
