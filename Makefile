@@ -12,6 +12,7 @@ lint:
 types:
 	$(PYTHON) -m mypy
 	$(PYTHON) -m mypy --config-file examples/mypy.ini examples/*.py examples/models/*.py
+	$(PYTHON) -m docs.typed_pages
 
 docs:
 	$(PYTHON) -m sphinx -q -W --keep-going -b html docs build/docs

@@ -112,7 +112,29 @@ from tdsl.planner.cluster import Cluster, Level
 from tdsl.target import Target
 from tdsl.viewer.schedule import Schedule
 
-if TYPE_CHECKING:  # classes, which may annotate parameters
+MYPY = False  # what mypy takes for true
+if MYPY:  # objects, which `tdsl.mypy_plugin` reads in annotations
+    from tdsl.lang.types import (
+        bf16,
+        bool_,
+        f8e4m3,
+        f8e5m2,
+        f16,
+        f32,
+        f64,
+        floating,
+        i8,
+        i16,
+        i32,
+        i64,
+        integer,
+        number,
+        u8,
+        u16,
+        u32,
+        u64,
+    )
+elif TYPE_CHECKING:  # classes, which may annotate parameters
     from tdsl.lang.annotations import (
         bf16,
         bool_,
@@ -296,4 +318,4 @@ else:  # a type checker reports unknown names and wrong arguments itself
     __getattr__ = module_getattr("tdsl", __all__, lazy_modules=_LAZY_MODULES)
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        return sorted({"__version__", *__all__, *_LAZY_MODULES})

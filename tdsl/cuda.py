@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from tdsl.codegen.cuda.streams import stream as stream
 from tdsl.errors import TargetError, module_getattr
 
+__all__ = ["device_name", "is_available", "stream"]
+
 
 def is_available() -> bool:
     """True if compiled kernels can run on this machine: it has a CUDA driver and a GPU."""
@@ -24,4 +26,8 @@ def device_name() -> str:
 
 
 if not TYPE_CHECKING:  # a type checker reports unknown names itself
-    __getattr__ = module_getattr("td.cuda", ("device_name", "is_available", "stream"))
+    __getattr__ = module_getattr("td.cuda", __all__)
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -7,17 +7,22 @@ In the configuration of mypy:
 A type without extents, `td.f32`, annotates a `td.Scalar`. Type checkers without plugins need no
 configuration: they read the classes of `tdsl.lang.annotations`, whose subscripts mypy would take for type
 arguments.
+
+Extents are taken out of a file after it is parsed. mypy parses a file if the cache does not describe it, and
+then asks the plugin; or if its dependencies changed, and then does not ask. A file with extents is therefore
+never described by the cache.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from mypy.nodes import (
     AssignmentStmt,
     Expression,
     FuncDef,
-    ImportFrom,
     IndexExpr,
     IntExpr,
     MemberExpr,
@@ -26,13 +31,14 @@ from mypy.nodes import (
     Node,
 )
 from mypy.options import Options
-from mypy.plugin import AnalyzeTypeContext, Plugin
+from mypy.plugin import AnalyzeTypeContext, Plugin, ReportConfigContext
 from mypy.types import CallableType, RawExpressionType, Type, UnboundType
 
 from tdsl.lang.types import ABSTRACT, BY_NAME
 
-_OBJECTS, _CLASSES = "tdsl.lang.types", "tdsl.lang.annotations"
+_OBJECTS = "tdsl.lang.types"
 _ELEMENT_TYPES = BY_NAME | ABSTRACT
+_EXTENTS = re.compile(rf"\b(?:{'|'.join(_ELEMENT_TYPES)})\[".encode())
 _NESTED = ("func", "defs", "body", "else_body", "handlers", "finally_body")  # statements of a statement
 
 
@@ -44,11 +50,9 @@ class AnnotationPlugin(Plugin):
         options.native_parser = False  # whose trees plugins may not see before they are read
 
     def get_additional_deps(self, file: MypyFile) -> list[tuple[int, str, int]]:
-        """The modules that `file` needs besides its imports; rewrites its statements before they are read."""
+        """No modules; takes the extents out of the annotations of `file` before they are read."""
         for statement in _statements(file.defs):
             match statement:
-                case ImportFrom(id=module) if module == _CLASSES:
-                    statement.id = _OBJECTS
                 case FuncDef(unanalyzed_type=CallableType(arg_types=arguments, ret_type=result)):
                     for annotation in (*arguments, result):
                         _forget_extents(annotation)
@@ -58,7 +62,12 @@ class AnnotationPlugin(Plugin):
                         value.index = IntExpr(0)  # of an alias of a type
                 case _:
                     pass
-        return [(10, _OBJECTS, -1)] if file.fullname == "tdsl" else []
+        return []
+
+    def report_config_data(self, ctx: ReportConfigContext) -> bool:
+        """True, which the cache never contains, when mypy looks for a file with extents in its cache."""
+        of_package = ctx.id.partition(".")[0] == "tdsl"  # its annotations have no extents
+        return ctx.is_check and not of_package and _EXTENTS.search(Path(ctx.path).read_bytes()) is not None
 
     def get_type_analyze_hook(self, fullname: str) -> Callable[[AnalyzeTypeContext], Type] | None:
         """The reader of an annotation if `fullname` is an element type."""

@@ -142,7 +142,9 @@ class Operator(Suggesting):
             )
         return build_program(tuple(outputs), self._parameters, self.name)
 
-    # The overloads let a checker accept `**sizes` of integers, which it tries for all keywords.
+    # The first overloads let a checker accept a dictionary of sizes, which it tries for all keywords.
+    @overload
+    def schedule(self, **sizes: int) -> Schedule: ...
     @overload
     def schedule(self, *, records: Paths, **sizes: int) -> Schedule: ...
     @overload

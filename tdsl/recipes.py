@@ -89,3 +89,7 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a type checker sees which recipes there are
     __getattr__ = module_getattr("td.recipes", __all__)
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -67,6 +68,14 @@ def test_attributes_of_schedules_and_compiled_programs_are_hinted(thing: Any, na
     with pytest.raises(td.UnknownAttribute) as caught:
         getattr(thing, name)
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "module", [td, td.cuda, td.mpi, td.onnx, td.recipes, td.testing], ids=lambda m: m.__name__
+)
+def test_modules_list_public_names_alone(module: ModuleType) -> None:
+    lazy = {"__version__", "jax", "onnx", "torch"} if module is td else set()
+    assert {*dir(module)} == {*module.__all__} | lazy
 
 
 def test_protocols_get_an_attribute_error() -> None:

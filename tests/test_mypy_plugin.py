@@ -9,6 +9,7 @@ from mypy.errors import Errors
 from mypy.fastparse import parse
 from mypy.nodes import AssignmentStmt, FuncDef, IndexExpr, IntExpr, MypyFile
 from mypy.options import Options
+from mypy.plugin import ReportConfigContext
 
 import tdsl
 from tdsl.lang import types
@@ -54,6 +55,20 @@ def test_only_element_types_have_a_hook() -> None:
     assert all(plugin.get_type_analyze_hook(f"tdsl.lang.types.{t.name}") for t in types.ALL)
     assert plugin.get_type_analyze_hook("tdsl.lang.types.DType") is None
     assert plugin.get_type_analyze_hook("numpy.f32") is None
+
+
+def test_the_cache_describes_no_file_with_extents(tmp_path: Path) -> None:
+    plugin, with_extents, without = AnnotationPlugin(Options()), tmp_path / "a.py", tmp_path / "b.py"
+    with_extents.write_text('def f(x: td.f32["M"]): ...')
+    without.write_text("def f(x: td.f32) -> list[int]: ...")
+
+    def is_described(name: str, path: Path) -> bool:
+        stored, sought = (ReportConfigContext(name, str(path), is_check=x) for x in (False, True))
+        return plugin.report_config_data(stored) == plugin.report_config_data(sought)
+
+    assert not is_described("program", with_extents)
+    assert is_described("program", without)
+    assert is_described("tdsl.op", with_extents)
 
 
 def test_each_element_type_is_a_class_for_other_checkers() -> None:

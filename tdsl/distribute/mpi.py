@@ -25,6 +25,8 @@ from tdsl.core.source import here
 from tdsl.distribute.abort import abort_ranks, install_hook, is_launched
 from tdsl.errors import TargetError
 
+__all__ = ["communicator", "rank", "size"]
+
 # MPI guarantees tags below 1 << 15; messages of a pair keep their order, so tags may be reused
 TAGS = (1 << 15) - 5
 # tags of messages outside of plans: joining a communicator, gathering, end of a call, waiting for a call,
@@ -392,3 +394,7 @@ def gather(comm: Any, name: str, parts: dict[int, Array], mine: Array | None, ro
             label="this call",
             hint="every rank calls gather; TDSL_MPI_DEADLINE is the time in seconds",
         )
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -28,7 +28,8 @@ class TracedFunction:
     ) -> None:
         name = getattr(function, "__name__", type(function).__name__)
         self.name = name if name.isidentifier() else "graph"
-        self.function, self.target, self.fuse, self.capture = function, target, fuse, capture
+        self.function: Any = function  # has attributes of its own, such as `numbers` of a model
+        self.target, self.fuse, self.capture = target, fuse, capture
         self._kernels: dict[Program, FoldedKernel] = {}
 
     def run(self, trace: Recorder, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -17,3 +17,7 @@ from tdsl.jax.operators import op
 skip_folder(_os.path.dirname(_jax.__file__))
 
 __all__ = ["op"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -15,3 +15,7 @@ except ImportError as error:
 from tdsl.onnx.load import load
 
 __all__ = ["load"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -23,3 +23,7 @@ from tdsl.torch.report import report
 from tdsl.torch.tensors import as_tensor
 
 __all__ = ["as_tensor", "op", "report"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -21,8 +21,17 @@ from tdsl.torch.tensors import torch_type
 _libraries: dict[str, torch.library.Library] = {}  # the registrations of an operator live with its library
 
 
+class TorchFunction(Protocol):
+    """A function of torch tensors; `overload` is the registered operator of torch that it stands for."""
+
+    overload: torch._ops.OpOverload
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """The results, as tensors."""
+
+
 @checked_call
-def op(operator: Operator, *, name: str) -> Callable[..., Any]:
+def op(operator: Operator, *, name: str) -> TorchFunction:
     """A function that calls the operator as `torch.ops.<namespace>.<name>`, on torch tensors.
 
     `name` is "namespace::name". Gradients come from `td.vjp`, of any order; a result of integers has none.
@@ -59,7 +68,7 @@ def op(operator: Operator, *, name: str) -> Callable[..., Any]:
     return _register(operator, name)
 
 
-def _register(operator: Operator, name: str) -> Callable[..., Any]:
+def _register(operator: Operator, name: str) -> TorchFunction:
     """Defines and implements the torch operator; returns the function that calls it."""
     signature = signature_of(operator.program)
     adjoints = AdjointOperators(operator, signature, of_numbers=False)
@@ -79,10 +88,11 @@ def _register(operator: Operator, name: str) -> Callable[..., Any]:
         gradient = _Gradient(adjoints, name, signature)
         torch.library.register_autograd(name, gradient.backward, setup_context=gradient.save, lib=library)
     overload = getattr(getattr(torch.ops, namespace), short).default
-    function = direct_call(signature, run, overload)
+    function: Any = direct_call(signature, run, overload)
     function.__name__ = function.__qualname__ = short
     function.__doc__ = operator.__doc__
-    return function
+    registered: TorchFunction = function
+    return registered
 
 
 def _fake(signature: Signature) -> Callable[..., Any]:
