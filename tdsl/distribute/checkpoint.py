@@ -278,13 +278,14 @@ def _shared_spans(a: Span, b: Span) -> Iterator[Span]:
 
 
 def _read_block(folder: Path, array: SavedArray, saved: SavedBlock, rank: int) -> Array:
-    """The array in a file, mapped into memory; TargetError if it is missing or its checksum is another."""
+    """The array in a file, mapped into memory; TargetError if it is missing, or another than was saved."""
     path = folder / saved.file
     what = f"{path}, the block of {array.name!r} that rank {saved.rank} saved and rank {rank} needs"
     try:
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest == saved.sha256:
+        size = element_count(saved.box) * array.dtype.numpy.itemsize
+        if digest == saved.sha256 and path.stat().st_size == size:
             return np.memmap(path, array.dtype.numpy, "r", shape=stored_shape(saved.box))
     except FileNotFoundError:
         raise TargetError(f"{what}, is missing", loc=here(), label="this call", hint=DAMAGED_HINT) from None
@@ -293,6 +294,6 @@ def _read_block(folder: Path, array: SavedArray, saved: SavedBlock, rank: int) -
             f"{what}, cannot be read: {problem.strerror}", loc=here(), label="this call", hint=DAMAGED_HINT
         ) from None
     raise TargetError(
-        f"{what}, is damaged: its checksum is not that of the manifest",
+        f"{what}, is damaged: its checksum or size is not that of the manifest",
         loc=here(), label="this call", hint=DAMAGED_HINT,
     )  # fmt: skip

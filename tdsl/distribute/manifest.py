@@ -138,15 +138,15 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def _manifest_of_json(value: Any) -> Manifest:
-    tensors = tuple(
-        (
-            str(name),
-            SavedTensor(
-                str(t["dtype"]), _box_of_json(t["whole"]), str(t["placement"]),
-                tuple(map(block_of_json, t["blocks"])),
-            ),
-        )
-        for name, t in value["tensors"].items()
-    )  # fmt: skip
+    tensors = tuple((str(name), _tensor_of_json(t)) for name, t in value["tensors"].items())
     program, identity, grid = (str(value[key]) for key in ("program", "identity", "grid"))
     return Manifest(program, identity, grid, int(value["step"]), tensors)
+
+
+def _tensor_of_json(value: Any) -> SavedTensor:
+    whole, blocks = _box_of_json(value["whole"]), tuple(map(block_of_json, value["blocks"]))
+    for block in blocks:
+        for (lo, hi), (first, end) in zip(block.box, whole, strict=True):
+            if not first <= lo <= hi <= end:
+                raise ValueError(f"{block.file} has elements {lo} to {hi} of an axis from {first} to {end}")
+    return SavedTensor(str(value["dtype"]), whole, str(value["placement"]), blocks)

@@ -169,8 +169,8 @@ def saved(tmp_path: Path) -> tuple[Any, Path]:
 
 @pytest.mark.parametrize("spoil, says", [
     (lambda path: path.unlink(), "is missing"),
-    (lambda path: path.write_bytes(path.read_bytes()[:-1]), "is damaged: its checksum"),
-    (lambda path: path.write_bytes(bytes(len(path.read_bytes()))), "is damaged: its checksum"),
+    (lambda path: path.write_bytes(path.read_bytes()[:-1]), "is damaged: its checksum or size"),
+    (lambda path: path.write_bytes(bytes(len(path.read_bytes()))), "is damaged: its checksum or size"),
 ])  # fmt: skip
 def test_a_missing_or_damaged_block_is_named(
     saved: tuple[Any, Path], spoil: Callable[[Path], None], says: str
@@ -198,6 +198,9 @@ def changed(folder: Path, change: Callable[[Any], None]) -> None:
     (lambda m: m.pop("tensors"), "is damaged: KeyError 'tensors'"),
     (lambda m: m["tensors"]["a"]["blocks"].pop(1), "has blocks of 0 of the 8 elements of 'a' that rank 1"),
     (lambda m: m["tensors"]["a"]["blocks"][0].update(file="../a.block"), "is damaged: ValueError '../a"),
+    (lambda m: m["tensors"]["a"]["blocks"][0].update(box=[[0, 6], [0, 4]]), "its checksum or size is not"),
+    (lambda m: m["tensors"]["a"]["blocks"][0].update(box=[[0, 2]]), "is damaged: ValueError zip"),
+    (lambda m: m["tensors"]["a"]["blocks"][2].update(box=[[4, 7], [0, 4]]), "elements 4 to 7 of an axis"),
     (lambda m: m["tensors"].update(b=m["tensors"]["a"]), "has no array 'b'"),
     (lambda m: m.update(identity=""), "is of a program 'f' whose tensors have other names, shapes or dtypes"),
 ])  # fmt: skip

@@ -1,6 +1,8 @@
 """Checkpoints that cannot be saved or loaded."""
 
+import atexit
 import json
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -14,6 +16,7 @@ wrong = CASES.wrong
 
 i = td.vars("i")
 FOLDER = Path(tempfile.mkdtemp(prefix="tdsl_checkpoints_"))
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 
 
 def doubled(dtype=td.f32):
@@ -109,7 +112,7 @@ def load_without_a_block():
     p.load(folder)  # here
 
 
-@wrong(td.TargetError, "is damaged: its checksum is not that of the manifest", hint="a copy")
+@wrong(td.TargetError, "is damaged: its checksum or size is not that of the manifest", hint="a copy")
 def load_of_a_damaged_block():
     p, folder = saved("block")
     next(folder.glob("a-0-*.block")).write_bytes(bytes(16)[:15])

@@ -10,6 +10,8 @@ import ast
 import importlib
 import inspect
 import json
+import re
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -29,6 +31,7 @@ CODES = {
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, td.TdslError)
 }
+TEMPORARY = rf"{re.escape(tempfile.gettempdir())}/\w+"  # a folder of another name in each run
 LONGEST = 14  # lines of a program that is shown
 
 
@@ -97,7 +100,8 @@ def with_programs(listed: list[Message]) -> list[Message]:
         except td.TdslError as error:
             name, text = id_of(error.code, error.message), _text(case)
             if text.count("\n") < LONGEST and len(text) < len(programs.get(name, (text + " ",))[0]):
-                programs[name] = text, f"{error.message} [{error.code}]\n  hint: {error.hint}"
+                shown = f"{error.message} [{error.code}]\n  hint: {error.hint}"
+                programs[name] = text, re.sub(TEMPORARY, "/runs", shown)
     return [replace(m, program=p[0], shown=p[1]) if (p := programs.get(m.id)) else m for m in listed]
 
 
