@@ -2,12 +2,14 @@
 
 import doctest
 import math
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
 import tdsl as td
 from tdsl.graph.drawing import memory_picture
 from tdsl.tilegraph.graph import TileGraph
+from tests.distribute.pipelined import chain
 
 
 def attention() -> td.Func:
@@ -49,6 +51,24 @@ def run_page(page: Path) -> tuple[int, str]:
     return failed, str(test.globs["picture"])
 
 
+ORDERS = {  # of four stages and eight steps, and how many stages each rank has
+    "gpipe": (td.recipes.gpipe(4, 8), 1),
+    "one_f_one_b": (td.recipes.one_f_one_b(4, 8), 1),
+    "eager_one_f_one_b": (td.recipes.eager_one_f_one_b(4, 8), 1),
+    "interleaved_one_f_one_b": (td.recipes.interleaved_one_f_one_b(4, 8, 2), 2),
+}
+
+
+def order_of_steps(name: str) -> str:
+    """Four ranks over time in one of the orders; a message takes a quarter of the time of a step."""
+    order, chunks = ORDERS[name]
+    program = td.compile(chain(4, 8, chunks, order), target="python")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, f"{name}.svg")
+        program.trace(path, latency=0.25, bandwidth=1e30, operations=10, memory=1e30)
+        return path.read_text().rstrip()
+
+
 def pictures() -> dict[str, str]:
     """The text of each picture, by the name of its file."""
     graph = td.Graph(perceptron)
@@ -58,6 +78,7 @@ def pictures() -> dict[str, str]:
     return {
         "attention.svg": TileGraph.of(td.Schedule(attention()).program)._repr_svg_(),
         "memory.svg": memory_picture("perceptron", plan.memory, names, len(plan.steps)),
+        **{f"{name}.svg": order_of_steps(name) for name in ORDERS},
     }
 
 

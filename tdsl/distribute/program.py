@@ -268,6 +268,9 @@ class Distributed(Suggesting):
     ) -> float:
         """Write a timeline of computation and messages for ui.perfetto.dev; returns its length in seconds.
 
+        A path that ends in ".svg" gets a picture of it: a row for each rank, in which tasks have the numbers
+        of their steps.
+
         In a run of several ranks, which all call this, the trace is that of the last call, written by rank 0.
         Otherwise it is a model: a message takes `latency` seconds plus its bytes over `bandwidth` a second,
         each one number or one for each level of the grid, and shares links with others; tasks take their

@@ -1,5 +1,5 @@
 """Writes traces for ui.perfetto.dev and chrome://tracing: a process for each rank, with tracks for
-computation, sends and receives."""
+computation, sends and receives; or pictures of them."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from tdsl.core.source import here
 from tdsl.distribute.collective_algorithms import NAMES
 from tdsl.distribute.plan import Plan
 from tdsl.distribute.time_model import COMPUTE, RECEIVE, SEND, Machine, Slice
+from tdsl.distribute.timeline import timeline
 from tdsl.errors import TypeMismatch, did_you_mean, is_one_of
 from tdsl.lang.operations import arithmetic_of
 from tdsl.placement.grid import Grid
@@ -158,7 +159,14 @@ def _rank_slices(plan: Plan, rank_plan: RankPlan, marks: Array, moved_bytes: Arr
 
 
 def write_trace(path: str | os.PathLike[str], plan: Plan, slices: list[Slice]) -> float:
-    """Write slices in Chrome's trace event format (JSON); returns the end of the last one in seconds."""
+    """Write slices to a file; returns the end of the last one in seconds.
+
+    The file has Chrome's trace event format (JSON), or is a picture if its name ends in ".svg".
+    """
+    length = max((s.end for s in slices), default=0.0)
+    if Path(path).suffix == ".svg":
+        Path(path).write_text(timeline(f"{plan.grid.size} ranks over time", slices, plan.grid.size) + "\n")
+        return length
     events: list[dict[str, Any]] = []
     for rank in range(plan.grid.size):
         at = " ".join(map(str, plan.grid.coordinates(rank)))
@@ -178,7 +186,7 @@ def write_trace(path: str | os.PathLike[str], plan: Plan, slices: list[Slice]) -
             events.append({**side, "name": s.name, "cat": "message", "id": number,
                            "ts": begin if s.track == SEND else end, **place})  # fmt: skip
     Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}) + "\n")
-    return max((s.end for s in slices), default=0.0)
+    return length
 
 
 def _name_event(what: str, rank: int, track: int, name: str) -> dict[str, Any]:

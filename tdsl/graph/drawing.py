@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tdsl.core.svg import COLOURS, svg
 from tdsl.core.text import in_bytes
 from tdsl.graph.memory import Key, MemoryPlan
 
 STEP, HIGH, LEFT, BELOW = 56, 240, 70, 34  # the width of a step, the height of the memory, margins, in pixels
-COLOURS = ("#d9ead3", "#cfe2f3", "#fff2cc", "#f4cccc", "#d9d2e9", "#fce5cd")
 
 
 def memory_picture(title: str, memory: MemoryPlan[Key], names: Mapping[Key, str], steps: int) -> str:
@@ -20,13 +20,7 @@ def memory_picture(title: str, memory: MemoryPlan[Key], names: Mapping[Key, str]
 
     width, height = LEFT + STEP * max(steps, 1) + 10, HIGH + BELOW
     scale = HIGH / max(memory.peak, 1)
-    lines = [
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}"'
-            f' height="{height}" font-family="sans-serif" font-size="11" role="img">'
-        ),
-        f"<title>memory of {escape(title)}: {escape(str(memory))}</title>",
-    ]
+    lines = [f"<title>memory of {escape(title)}: {escape(str(memory))}</title>"]
     for n, (result, buffer) in enumerate(memory.buffers.items()):
         x, columns = LEFT + STEP * buffer.first, min(buffer.last, steps - 1) - buffer.first + 1
         high = buffer.nbytes * scale
@@ -49,4 +43,4 @@ def memory_picture(title: str, memory: MemoryPlan[Key], names: Mapping[Key, str]
         f'<text x="{LEFT - 6}" y="{HIGH}" text-anchor="end">0</text>',
         f'<text x="{LEFT}" y="{HIGH + 30}" fill="#666666">step</text>',
     ]
-    return "\n".join([*lines, "</svg>"])
+    return svg(width, height, lines)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tdsl.core.node import frozen
+from tdsl.core.svg import COLOURS
+from tdsl.core.svg import svg as picture
 
 WIDE, HIGH, BETWEEN, BELOW = 110, 30, 30, 58  # of a node, and between nodes, in pixels
 LETTER, LINE = 6.5, 12  # the width of a letter, at most, and the height of a line
-COLOURS = ("#d9ead3", "#cfe2f3", "#fff2cc", "#f4cccc", "#d9d2e9", "#fce5cd")
 
 
 @frozen
@@ -57,10 +58,6 @@ def svg(graph: Drawing) -> str:
     }
     lines = [
         (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}"'
-            f' height="{height}" font-family="sans-serif" font-size="11" text-anchor="middle">'
-        ),
-        (
             '<defs><marker id="end" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7"'
             ' orient="auto"><polygon points="0 0, 8 4, 0 8"/></marker></defs>'
         ),
@@ -78,7 +75,7 @@ def svg(graph: Drawing) -> str:
         middle = x + WIDE // 2
         lines.append(f'<text x="{middle}" y="{y + 13}">{escape(name)}</text>')
         lines.append(f'<text x="{middle}" y="{y + 25}" fill="#666666">{escape(graph.nodes[name])}</text>')
-    return "\n".join([*lines, "</svg>"])
+    return picture(width, height, lines, attributes='text-anchor="middle"')
 
 
 def _places(graph: Drawing) -> dict[str, tuple[int, int]]:

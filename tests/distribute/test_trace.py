@@ -7,6 +7,7 @@ import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import tdsl as td
 from tdsl.cost.network import links_of
 from tdsl.target import as_target
 from tests.distribute.matmuls import cube, flat, matmul
+from tests.distribute.pipelined import chain
 from tests.distribute.test_mpi import needs_mpi, ranks
 from tests.distribute.test_stencils import heat
 
@@ -75,6 +77,21 @@ def test_tasks_take_their_operations(tmp_path: Path) -> None:
     (task,) = (e for e in slices if e["cat"] == "compute" and e["dur"] > 1)
     assert task["dur"] == pytest.approx(1e6 * 2 * 4 * 5 * 6 / 1e3)
     assert seconds >= 1e-6 * task["dur"]
+
+
+def test_a_picture_has_a_row_for_each_rank_and_the_steps_of_its_tasks(tmp_path: Path) -> None:
+    p = td.compile(chain(2, 3, order=td.recipes.gpipe(2, 3)), target="python")
+    options = {"latency": 0.5, "bandwidth": 80.0, "operations": 10, "memory": 1e30}
+    seconds = p.trace(tmp_path / "steps.svg", **options)
+    assert seconds == p.trace(tmp_path / "steps.json", **options)
+    root = ElementTree.parse(tmp_path / "steps.svg").getroot()
+    texts = ["".join(e.itertext()) for e in root.iter() if e.tag.endswith("text")]
+    assert {"rank 0", "rank 1", "h0 0", "h0 1", "h0 2", "d1 2"} <= {*texts}
+    about = ["".join(e.itertext()) for e in root.iter() if e.tag.endswith("title")]
+    assert "compute h0 1: 1.00 s to 2.00 s" in about
+    assert sum(text.startswith("send h0 from 0 to 1, 80 B: ") for text in about) == 3
+    td.compile(flat(td.Grid(x=1, y=1), "", M=0, N=5, K=6), target="python").trace(tmp_path / "nothing.svg")
+    assert ElementTree.parse(tmp_path / "nothing.svg").getroot().tag.endswith("svg")
 
 
 PROGRAMS = {
