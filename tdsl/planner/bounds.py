@@ -137,14 +137,12 @@ class FuncBounds:
         """The bounds of strategies: rows of `chosen` are those, columns the axes of the grid."""
         shape = np.array(grid.shape, np.int64)
         extents = {v: hi - lo for v, (lo, hi) in stage.bounds.items()}
-        blocks, ranks = (
-            {},
-            {},
-        )  # of a variable: its largest block, the least number of ranks with different ones
+        # Of a variable, its largest block and the least number of ranks with different blocks.
+        blocks, ranks = dict[str, Numbers](), dict[str, Numbers]()
         for v, extent in extents.items():
             block = np.full(len(chosen), extent)
-            for at, size in zip(chosen.T, grid.shape, strict=True):
-                block = np.where(at == choices.index(v), -(-block // size), block) if v in choices else block
+            for at, size in zip(chosen.T, grid.shape, strict=True) if v in choices else ():
+                block = np.where(at == choices.index(v), -(-block // size), block)
             blocks[v], ranks[v] = block, -(-extent // np.maximum(block, 1))
         repeated = choices.index("*") if "*" in choices else -1
         copies = np.where(chosen == repeated, shape, 1).prod(axis=1)
