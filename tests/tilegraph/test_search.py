@@ -70,7 +70,7 @@ def test_long_rows_on_a_gpu_are_read_in_tiles() -> None:
     assert "online" in str(s)
     assert s.traffic("global") < 1.4 * s.prediction().least
     default = attention.schedule(Q=64, S=100_000, D=64, E=64, target="cuda")
-    assert default.traffic("global") > 3 * s.traffic("global")
+    assert default.traffic("global") == s.traffic("global")  # by default they are read in one pass, too
 
 
 @td.op
