@@ -144,9 +144,10 @@ def _manifest_of_json(value: Any) -> Manifest:
 
 
 def _tensor_of_json(value: Any) -> SavedTensor:
-    whole, blocks = _box_of_json(value["whole"]), tuple(map(block_of_json, value["blocks"]))
+    dtype, whole = str(value["dtype"]), _box_of_json(value["whole"])
+    blocks = tuple(map(block_of_json, value["blocks"]))
     for block in blocks:
         for (lo, hi), (first, end) in zip(block.box, whole, strict=True):
             if not first <= lo <= hi <= end:
                 raise ValueError(f"{block.file} has elements {lo} to {hi} of an axis from {first} to {end}")
-    return SavedTensor(str(value["dtype"]), whole, str(value["placement"]), blocks)
+    return SavedTensor(dtype, whole, str(value["placement"]), blocks)
