@@ -10,7 +10,7 @@ class Contents:
 
     A write by the function replaces `base`, an argument, a constant or the result of a call, whose values
     never change. `known` is an array of NumPy where the values depend on no argument, else None; `base` is
-    then the constant that stands for it, or None if there is none yet.
+    then the constant with these values, or None before one is recorded.
     """
 
     __slots__ = ("_snapshot", "base", "known")

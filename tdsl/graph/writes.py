@@ -132,7 +132,7 @@ def _is_same_view(one: Symbol, other: Symbol) -> bool:
 
 @frozen
 class AxisPart:
-    """The part of an axis of the base that a view has: from `start` on `count` elements, `step` apart.
+    """The part of an axis of the base that a view covers: `count` elements from `start`, with stride `step`.
 
     `axis` is the axis of the view, None if the view has a single element along the axis of the base.
     """

@@ -20,7 +20,7 @@ _AT_ONCE = 4  # loads of a thread under way
 
 
 def cached_bytes(machine: Machine) -> float:
-    """The bytes in the L2 cache that blocks find there again, beside what passes by."""
+    """The bytes of the L2 cache for operands that are read again; streamed data takes the rest."""
     return (machine.level("L2").bytes or 0) / 2
 
 

@@ -177,7 +177,7 @@ class XlaHandler:
 
     Operands are the inputs, numbers as arrays of rank 0, and results the outputs. All may have more leading
     extents: those of a batch, or 1 for an operand that its elements share. The kernel runs for each element.
-    The code is in memory as long as this object; XLA never says that it has made its last call.
+    The code is mapped into memory during the lifetime of this object; XLA reports no end of its use.
     """
 
     def __init__(self, executable: CpuExecutable) -> None:
