@@ -15,7 +15,7 @@ from tdsl.core.source import here
 from tdsl.errors import IndexBoundError, TypeMismatch
 from tdsl.graph.arguments import bind_arguments
 from tdsl.graph.masked_reductions import REDUCTIONS, reduce_some
-from tdsl.graph.symbol import Symbol, binary_operator, unary_operator
+from tdsl.graph.symbol import ElementwiseOperators, Symbol
 
 
 def _method(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -26,11 +26,10 @@ def _method(function: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-class Selection:
+class Selection(ElementwiseOperators):
     """`values[mask]` for a mask of the first axes of `values`, as they are when it is created."""
 
     __slots__ = ("mask", "values")
-    __hash__ = None  # type: ignore[assignment]  # == compares elements, as for arrays
 
     def __init__(self, values: Symbol, mask: Any) -> None:
         for axis, (n, extent) in enumerate(zip(mask.shape, values.shape, strict=False)):
@@ -72,18 +71,6 @@ class Selection:
         if function not in REDUCTIONS:
             raise unknown_size_error(self.mask.dtype)
         return _reduce(function, *args, **options)
-
-    __add__, __radd__ = binary_operator(np.add)
-    __sub__, __rsub__ = binary_operator(np.subtract)
-    __mul__, __rmul__ = binary_operator(np.multiply)
-    __truediv__, __rtruediv__ = binary_operator(np.true_divide)
-    __floordiv__, __rfloordiv__ = binary_operator(np.floor_divide)
-    __mod__, __rmod__ = binary_operator(np.remainder)
-    __pow__, __rpow__ = binary_operator(np.power)
-    __lt__, __gt__ = binary_operator(np.less)[0], binary_operator(np.greater)[0]
-    __le__, __ge__ = binary_operator(np.less_equal)[0], binary_operator(np.greater_equal)[0]
-    __eq__, __ne__ = binary_operator(np.equal)[0], binary_operator(np.not_equal)[0]  # type: ignore[assignment]  # elements
-    __neg__, __abs__ = unary_operator(np.negative), unary_operator(np.absolute)
 
     sum, prod, mean = _method(np.sum), _method(np.prod), _method(np.mean)
     var, std = _method(np.var), _method(np.std)

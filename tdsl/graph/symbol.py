@@ -83,7 +83,32 @@ class Recorder(Protocol):
         """True if both have the same values: the same array, or results of the same calls."""
 
 
-class Symbol(Suggesting):
+class ElementwiseOperators:
+    """The operators of Python that NumPy computes element by element, as calls of its functions."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]  # == compares elements, as for arrays
+
+    __add__, __radd__ = binary_operator(np.add)
+    __sub__, __rsub__ = binary_operator(np.subtract)
+    __mul__, __rmul__ = binary_operator(np.multiply)
+    __truediv__, __rtruediv__ = binary_operator(np.true_divide)
+    __floordiv__, __rfloordiv__ = binary_operator(np.floor_divide)
+    __mod__, __rmod__ = binary_operator(np.remainder)
+    __pow__, __rpow__ = binary_operator(np.power)
+    __and__, __rand__ = binary_operator(np.bitwise_and)
+    __or__, __ror__ = binary_operator(np.bitwise_or)
+    __xor__, __rxor__ = binary_operator(np.bitwise_xor)
+    __lshift__, __rlshift__ = binary_operator(np.left_shift)
+    __rshift__, __rrshift__ = binary_operator(np.right_shift)
+    __lt__, __gt__ = binary_operator(np.less)[0], binary_operator(np.greater)[0]
+    __le__, __ge__ = binary_operator(np.less_equal)[0], binary_operator(np.greater_equal)[0]
+    __eq__, __ne__ = binary_operator(np.equal)[0], binary_operator(np.not_equal)[0]  # type: ignore[assignment]  # elements
+    __neg__, __pos__ = unary_operator(np.negative), unary_operator(np.positive)
+    __abs__, __invert__ = unary_operator(np.absolute), unary_operator(np.invert)
+
+
+class Symbol(ElementwiseOperators, Suggesting):
     """The tracer of an array: passed to the function of a graph in place of the array while it is traced.
 
     Operators of tdsl accept symbols, and so do Python's operators and NumPy's element-wise functions,
@@ -189,24 +214,7 @@ class Symbol(Suggesting):
         others = {name: x for name, x in options.items() if name != "out"}
         return write_out(out, self.trace.numpy.function(function, args, others), "same_kind")
 
-    __add__, __radd__ = binary_operator(np.add)
-    __sub__, __rsub__ = binary_operator(np.subtract)
-    __mul__, __rmul__ = binary_operator(np.multiply)
-    __truediv__, __rtruediv__ = binary_operator(np.true_divide)
-    __floordiv__, __rfloordiv__ = binary_operator(np.floor_divide)
-    __mod__, __rmod__ = binary_operator(np.remainder)
-    __pow__, __rpow__ = binary_operator(np.power)
     __matmul__, __rmatmul__ = binary_operator(np.matmul)
-    __and__, __rand__ = binary_operator(np.bitwise_and)
-    __or__, __ror__ = binary_operator(np.bitwise_or)
-    __xor__, __rxor__ = binary_operator(np.bitwise_xor)
-    __lshift__, __rlshift__ = binary_operator(np.left_shift)
-    __rshift__, __rrshift__ = binary_operator(np.right_shift)
-    __lt__, __gt__ = binary_operator(np.less)[0], binary_operator(np.greater)[0]
-    __le__, __ge__ = binary_operator(np.less_equal)[0], binary_operator(np.greater_equal)[0]
-    __eq__, __ne__ = binary_operator(np.equal)[0], binary_operator(np.not_equal)[0]  # type: ignore[assignment]  # elements
-    __neg__, __pos__ = unary_operator(np.negative), unary_operator(np.positive)
-    __abs__, __invert__ = unary_operator(np.absolute), unary_operator(np.invert)
 
     __iadd__, __isub__, __imul__ = _in_place(np.add), _in_place(np.subtract), _in_place(np.multiply)
     __itruediv__, __ifloordiv__ = _in_place(np.true_divide), _in_place(np.floor_divide)
@@ -364,8 +372,6 @@ class Symbol(Suggesting):
 
     def __repr__(self) -> str:
         return f"<array {self.spec} of graph {self.trace.name}>"
-
-    __hash__ = None  # type: ignore[assignment]  # == compares elements, as for arrays
 
 
 def _no_values_error(hint: str) -> DefinitionError:
